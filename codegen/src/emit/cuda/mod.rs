@@ -1,0 +1,1 @@
+//! CUDA C++: header-free text that NVRTC compiles without a toolkit.

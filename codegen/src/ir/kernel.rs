@@ -1,0 +1,382 @@
+//! The kernel: arenas of everything an op refers to by id.
+//!
+//! Plain data with public fields. `Builder` makes it, `valid` judges it, passes return changed copies.
+
+use super::{
+    DType, Distribution, IxExpr, IxId, IxVar, IxVarId, Literal, MemoryLayout, OpId, OpNode, Span, SpanId, Sym,
+};
+use std::collections::HashMap;
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+    )* };
+}
+ids! {
+    /// Id of a scalar value.
+    ValueId,
+    /// Id of a buffer: a tile or a variable.
+    BufferId,
+    /// Id of a view of a parameter or buffer.
+    ViewId,
+    /// Id of a parameter, in declaration order.
+    ParamId,
+    /// Id of a block of ops.
+    BlockId,
+    /// Id of a role (scheduled IR).
+    RoleId,
+    /// Id of a ring (scheduled IR).
+    RingId,
+}
+
+/// Form of the IR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// As built: sequential, block level, bulk synchronous.
+    Plain,
+    /// Placed for a target: distributions, layouts, offsets and barriers are filled in.
+    Scheduled,
+}
+
+/// A whole kernel.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Name of the kernel function.
+    pub name: String,
+    /// Form of this kernel.
+    pub stage: Stage,
+    /// Type parameters in order, as `("T", dtype)`.
+    pub dtypes: Vec<(String, DType)>,
+    /// Compile-time dimensions that were baked in, as `("h", 7168)`.
+    pub fixed_dims: Vec<(String, usize)>,
+    /// Parameters, in declaration order.
+    pub params: Vec<Param>,
+    /// Dimensions and strides the launch gives.
+    pub syms: Vec<Sym>,
+    /// Index expressions; use [`Kernel::ix`] to intern.
+    pub index: Vec<IxExpr>,
+    /// Interning table of `index`.
+    pub index_ids: HashMap<IxExpr, IxId>,
+    /// Index variables.
+    pub ix_vars: Vec<IxVar>,
+    /// Scalar values.
+    pub values: Vec<Value>,
+    /// Tiles and variables.
+    pub buffers: Vec<Buffer>,
+    /// Views of parameters and buffers.
+    pub views: Vec<View>,
+    /// Ops.
+    pub ops: Vec<OpNode>,
+    /// Blocks of ops.
+    pub blocks: Vec<Block>,
+    /// The kernel's body.
+    pub body: BlockId,
+    /// Extents of the grid, one to three; empty until `grid(..)` was called.
+    pub grid: Vec<IxId>,
+    /// Block index variables, one a grid axis.
+    pub block_ids: Vec<IxVarId>,
+    /// Warps of 32 threads a block has on targets with threads. Part of the numerics: reductions use it.
+    pub warps: usize,
+    /// Facts every launch guarantees, from `require(..)`.
+    pub requires: Vec<Require>,
+    /// Declared properties.
+    pub properties: Properties,
+    /// Source positions.
+    pub spans: Vec<Span>,
+    /// Position of the kernel's name.
+    pub span: SpanId,
+    /// Roles (scheduled IR); empty means one role of `warps` warps.
+    pub roles: Vec<Role>,
+    /// Rings between roles (scheduled IR).
+    pub rings: Vec<Ring>,
+    /// Bytes of shared memory, known after the memory plan.
+    pub shared_bytes: usize,
+}
+
+/// Declared properties the compiler checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// Same inputs, config and target give the same bits.
+    pub deterministic: bool,
+    /// Dimensions along which a slice of the output depends only on its own slice of the input.
+    pub batch_invariant: Vec<String>,
+}
+
+/// A parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Name in the source.
+    pub name: String,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Position of its declaration.
+    pub span: SpanId,
+}
+
+/// What a parameter is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParamKind {
+    /// A tensor in global memory.
+    Tensor {
+        /// Element type.
+        dtype: DType,
+        /// How the kernel may use it.
+        access: Access,
+        /// Extent of each axis.
+        extents: Vec<IxId>,
+        /// Stride of each axis in elements.
+        strides: Vec<IxId>,
+        /// The base address is a multiple of this many bytes (a launch fact, part of the build key).
+        align_bytes: usize,
+    },
+    /// A scalar given at launch.
+    Scalar {
+        /// Type of the scalar.
+        dtype: DType,
+        /// The value inside the kernel.
+        value: ValueId,
+    },
+    /// An optional parameter that this build does not have.
+    Absent,
+}
+
+/// How a tensor parameter may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Read only.
+    In,
+    /// Written; its old content must not be read.
+    Out,
+    /// Read and written.
+    InOut,
+}
+
+/// Memory spaces. Plain IR uses `Shared`, `Frag` and `Var`; lowering assigns the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Scratch memory of a block.
+    Shared,
+    /// Block-level register tile; a target may keep it in registers, shared memory, tensor memory or UB.
+    Frag,
+    /// One scalar per block (or per element inside a body).
+    Var,
+    /// Blackwell tensor memory.
+    Tmem,
+    /// Ascend L1.
+    L1,
+    /// Ascend cube operand A.
+    L0a,
+    /// Ascend cube operand B.
+    L0b,
+    /// Ascend cube accumulator.
+    L0c,
+    /// Ascend unified buffer.
+    Ub,
+    /// Compiler-owned global memory.
+    Workspace,
+}
+
+/// A tile or a variable.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// Name from the source (`acc`), not unique.
+    pub name: String,
+    /// Element type. Index variables use `I64` and `index: true`.
+    pub dtype: DType,
+    /// True for a `Var` that holds an index.
+    pub index: bool,
+    /// Extents; empty for `Var`.
+    pub extents: Vec<usize>,
+    /// Memory space.
+    pub space: Space,
+    /// Spread over threads, for a `Frag` kept in registers (scheduled).
+    pub distribution: Option<Distribution>,
+    /// Placement in shared memory (scheduled).
+    pub memory: Option<MemoryLayout>,
+    /// Role that owns it (scheduled).
+    pub role: Option<RoleId>,
+    /// Position of the allocation.
+    pub span: SpanId,
+}
+
+/// What a view looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// A tensor parameter.
+    Param(ParamId),
+    /// A tile.
+    Buffer(BufferId),
+}
+
+/// A strided window on a parameter or buffer: element `i` is at `offset + sum(i_k * strides_k)`, counted in elements of
+/// the *view's* dtype from the start of the base. It exists iff `0 <= i_k < extents_k` for each axis and every guard
+/// `(index, extent)` satisfies `0 <= index < extent`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// What is looked at.
+    pub base: Base,
+    /// Element type; differs from the base's only for `view_as` on bytes.
+    pub dtype: DType,
+    /// Extent of each axis.
+    pub extents: Vec<IxId>,
+    /// Stride of each axis in elements of `dtype`.
+    pub strides: Vec<IxId>,
+    /// First element, in elements of `dtype`.
+    pub offset: IxId,
+    /// Picked axes whose index still has to be in range.
+    pub guards: Vec<(IxId, IxId)>,
+    /// Position of the expression that made the view.
+    pub span: SpanId,
+}
+
+/// A scalar value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Type.
+    pub dtype: DType,
+    /// Defining op; `None` for scalar parameters.
+    pub def: Option<OpId>,
+    /// Position.
+    pub span: SpanId,
+}
+
+/// A sequence of ops.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Block {
+    /// Ops in order.
+    pub ops: Vec<OpId>,
+}
+
+/// An index of a checked access: an index expression, or data with any value.
+pub type AnyIx = IxId;
+
+/// A fact every launch guarantees: `left relation right`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Require {
+    /// Text of the clause.
+    pub text: String,
+    /// Left side.
+    pub left: IxId,
+    /// Relation.
+    pub relation: Relation,
+    /// Right side.
+    pub right: IxId,
+}
+
+/// Relation of a [`Require`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Relation {
+    /// Equal.
+    Eq,
+    /// Less or equal.
+    Le,
+    /// Less.
+    Lt,
+}
+
+/// A group of warps (or an Ascend core) with its own program (scheduled IR).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Role {
+    /// Name from the schedule.
+    pub name: String,
+    /// First warp of the block that belongs to it.
+    pub first_warp: usize,
+    /// Warps.
+    pub warps: usize,
+    /// Registers a thread may use; `None` leaves it to the compiler.
+    pub registers: Option<usize>,
+    /// The role's program.
+    pub body: BlockId,
+}
+
+/// A ring of slots between roles (scheduled IR). A slot has parts that are acquired, published and released one by one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ring {
+    /// Name from the source.
+    pub name: String,
+    /// Slots.
+    pub depth: usize,
+    /// Role that fills slots; it may be a consumer of another ring too.
+    pub producer: RoleId,
+    /// Roles that read slots.
+    pub consumers: Vec<RoleId>,
+    /// Parts of one slot.
+    pub parts: Vec<RingPart>,
+}
+
+/// A part of a ring slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RingPart {
+    /// Name.
+    pub name: String,
+    /// Buffer that holds this part of every slot; its first axis is the slot.
+    pub buffer: BufferId,
+    /// Part whose memory this one takes over after that one's release.
+    pub reuses: Option<u32>,
+}
+
+impl Kernel {
+    /// The expression of an index id.
+    pub fn ix_expr(&self, id: IxId) -> IxExpr {
+        self.index[id.0 as usize]
+    }
+    /// The constant an index is, if it is one.
+    pub fn ix_const(&self, id: IxId) -> Option<i64> {
+        match self.ix_expr(id) {
+            IxExpr::Const(c) => Some(c),
+            IxExpr::Sym(_)
+            | IxExpr::Var(_)
+            | IxExpr::Data(_)
+            | IxExpr::Add(..)
+            | IxExpr::Sub(..)
+            | IxExpr::Mul(..)
+            | IxExpr::Div(..)
+            | IxExpr::Mod(..)
+            | IxExpr::Min(..)
+            | IxExpr::Max(..) => None,
+        }
+    }
+    /// The op of an id.
+    pub fn op(&self, id: OpId) -> &OpNode {
+        &self.ops[id.0 as usize]
+    }
+    /// The buffer of an id.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+    /// The view of an id.
+    pub fn view(&self, id: ViewId) -> &View {
+        &self.views[id.0 as usize]
+    }
+    /// The value of an id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0 as usize]
+    }
+    /// The block of an id.
+    pub fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id.0 as usize]
+    }
+    /// The parameter of an id.
+    pub fn param(&self, id: ParamId) -> &Param {
+        &self.params[id.0 as usize]
+    }
+    /// The index variable of an id.
+    pub fn ix_var(&self, id: IxVarId) -> &IxVar {
+        &self.ix_vars[id.0 as usize]
+    }
+    /// The position of an id.
+    pub fn span_of(&self, id: SpanId) -> &Span {
+        &self.spans[id.0 as usize]
+    }
+    /// The constant a value is, if a `Const` op defines it.
+    pub fn literal(&self, id: ValueId) -> Option<Literal> {
+        let def = self.value(id).def?;
+        if let super::Op::Const { value, .. } = &self.op(def).op { Some(*value) } else { None }
+    }
+    /// Extents of a tile view as numbers; `None` if an extent is not a constant.
+    pub fn const_extents(&self, view: ViewId) -> Option<Vec<usize>> {
+        self.view(view).extents.iter().map(|&e| self.ix_const(e).map(|c| c as usize)).collect()
+    }
+}
