@@ -3,7 +3,6 @@
 //! Method: `runtime::measure` (rotating inputs, one captured graph, median of replays). Correctness comes first: the
 //! output of the measured problem is judged before it is timed.
 
-use crate::catalog;
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
@@ -99,8 +98,19 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let options = MeasureOptions { mode, ..MeasureOptions::default() };
     let ceiling = ceiling(ops, &device, &options);
     let columns = &[
-        "op", "shape", "peer", "status", "median_us", "min_us", "p95_us", "gbps", "tflops", "floor_us", "of_floor",
-        "rel_err", "reason",
+        "op",
+        "shape",
+        "peer",
+        "status",
+        "median_us",
+        "min_us",
+        "p95_us",
+        "gbps",
+        "tflops",
+        "floor_us",
+        "of_floor",
+        "rel_err",
+        "reason",
     ];
     let mut table = out.table("bench", columns);
     let mut failed = 0;
@@ -118,7 +128,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let info = device.info();
     out.note(&format!("device: {} ({})", info.name, info.model))?;
     match ceiling {
-        Some(rate) => out.note(&format!("copy ceiling: {rate:.0} GB/s; floor_us is the operator's bytes at that rate"))?,
+        Some(rate) => {
+            out.note(&format!("copy ceiling: {rate:.0} GB/s; floor_us is the operator's bytes at that rate"))?
+        }
         None => out.note("no copy ceiling: this build has no operator with the bench name copy_kernel")?,
     }
     if failed > 0 {

@@ -74,8 +74,18 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         Err("no target asked for needs it".into())
     };
     let columns = &[
-        "kernel", "instance", "config", "target", "status", "registers", "spill_bytes", "shared_bytes", "code_bytes",
-        "compile_ms", "cached", "messages",
+        "kernel",
+        "instance",
+        "config",
+        "target",
+        "status",
+        "registers",
+        "spill_bytes",
+        "shared_bytes",
+        "code_bytes",
+        "compile_ms",
+        "cached",
+        "messages",
     ];
     let mut table = out.table("check", columns);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

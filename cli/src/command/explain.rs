@@ -228,8 +228,7 @@ fn guards(t: &mut String, k: &Kernel, facts: &Facts) {
     let rows: Vec<String> = ops(k)
         .filter_map(|(id, op, span)| {
             let kept = facts.guards.get(&id)?;
-            let axes: Vec<String> =
-                kept.iter().enumerate().filter(|(_, g)| **g).map(|(i, _)| i.to_string()).collect();
+            let axes: Vec<String> = kept.iter().enumerate().filter(|(_, g)| **g).map(|(i, _)| i.to_string()).collect();
             if axes.is_empty() {
                 return None;
             }
@@ -269,12 +268,18 @@ fn resources(t: &mut String, step: &Step, target: Target, caps: Caps, lowered: &
     let report = match machine_code::compile(step, target) {
         Ok(compiled) => compiled.report.clone(),
         Err(why) => {
-            line!(t, "\nmachine code\n  not compiled: {why}");
+            line!(t, "\nmachine code\n  not compiled: {}", why.message().unwrap_or_default());
             return;
         }
     };
     line!(t, "\nmachine code");
-    line!(t, "  {} registers, {} bytes spilled, {} bytes of stack", report.registers, report.spill_bytes, report.stack_bytes);
+    line!(
+        t,
+        "  {} registers, {} bytes spilled, {} bytes of stack",
+        report.registers,
+        report.spill_bytes,
+        report.stack_bytes
+    );
     line!(t, "  {} bytes of shared memory, {} bytes of code", source.shared_bytes, report.code_bytes);
     let limits = [
         ("threads", caps.resident_threads / source.threads.max(1)),

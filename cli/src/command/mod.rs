@@ -9,4 +9,3 @@ pub mod list;
 pub mod new;
 pub mod run;
 pub mod tour;
-pub mod tune;

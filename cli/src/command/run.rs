@@ -61,7 +61,12 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     };
     let todo: Vec<Todo> = todo.into_iter().filter(|t| only.as_ref().is_none_or(|r| r.is_match(&t.id))).collect();
     if todo.is_empty() {
-        return Err(Failure::usage("run", "at least one case", "none that matches", "see `kiln list --json` for cases"));
+        return Err(Failure::usage(
+            "run",
+            "at least one case",
+            "none that matches",
+            "see `kiln list --json` for cases",
+        ));
     }
     let device = device::open(&args.device, args.sanitize)?;
     let columns = &["op", "case", "status", "output", "metric", "value", "limit", "ms", "reason"];

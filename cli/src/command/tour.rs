@@ -24,7 +24,8 @@ use std::sync::Arc;
 pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
     let device = device::open(&DeviceArgs::default(), false)?;
     let folder = Settings::from_env().dir.join("sources");
-    let mut table = out.table("tour", &["op", "cases", "status", "value", "limit", "ms", "sources", "formula", "reason"]);
+    let mut table =
+        out.table("tour", &["op", "cases", "status", "value", "limit", "ms", "sources", "formula", "reason"]);
     let mut failed = 0;
     let mut unwritten = None;
     for (i, op) in ops.iter().enumerate() {
