@@ -60,3 +60,13 @@ pub mod vm {
         Err(vec![Diagnostic::error_at(Span::unknown(), "S0000", "the tile VM is not part of this build")])
     }
 }
+
+pub mod hash {
+    use kiln_codegen::ir::Kernel;
+
+    pub fn canonical(kernel: &Kernel) -> String {
+        let ops: Vec<_> = kernel.ops.iter().map(|o| format!("{:?}", o.op)).collect();
+        let text = format!("{} {:?} {:?} {:?} {}", kernel.name, ops, kernel.index, kernel.grid, kernel.warps);
+        crate::compile::hash(&[text.as_bytes()])
+    }
+}

@@ -32,6 +32,10 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn recorded(&self) -> Vec<Recorded> {
         vec![]
     }
+    /// What turns IR into something that runs, with its version.
+    fn compiler(&self) -> Result<String> {
+        Ok(format!("kiln {}", env!("CARGO_PKG_VERSION")))
+    }
 }
 
 /// In-order execution on one device.
@@ -169,6 +173,13 @@ impl Device {
             queue: self.backend.queue(&self.options)?,
             workspaces: Mutex::new(Workspaces::default()),
         })
+    }
+    /// What turns IR into something that runs here, with its version; part of every tuning record's key.
+    ///
+    /// # Errors
+    /// A GPU without a compiler on this machine.
+    pub fn compiler(&self) -> Result<String> {
+        self.backend.compiler()
     }
     /// Launches the null device has seen so far, oldest first; empty for other devices.
     pub fn recorded(&self) -> Vec<Recorded> {

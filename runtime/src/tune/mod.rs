@@ -5,5 +5,5 @@
 pub mod records;
 pub mod search;
 
-// pub use records::{Key, Record, Records, Status, Tuned};
-// pub use search::{Outcome, SearchOptions, Task, search};
+pub use records::{Key, Record, Records, Status, Tuned};
+pub use search::{Outcome, SearchOptions, Task, search};

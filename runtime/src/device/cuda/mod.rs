@@ -353,6 +353,9 @@ impl Backend for Shared {
         // SAFETY: the range is inside a live allocation, the device is idle, and the call returns after the copy.
         unsafe { result::memcpy_dtoh_sync(out, at) }.map_err(|e| self.0.error("copying from the device", e))
     }
+    fn compiler(&self) -> Result<String> {
+        Ok(format!("kiln {}, {}", env!("CARGO_PKG_VERSION"), self.0.toolchain()?.version()))
+    }
     fn queue(&self, _: &RunOptions) -> Result<Box<dyn Queue>> {
         let stream = self.0.context.new_stream().map_err(|e| self.0.error("opening a stream", e))?;
         Ok(Box::new(queue::CudaQueue::new(Arc::clone(&self.0), stream)))
