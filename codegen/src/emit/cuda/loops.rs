@@ -108,7 +108,6 @@ impl Emitter<'_> {
     pub fn element_loop(&mut self, l: &ElementLoop<'_>) {
         let k = self.k;
         let (d, rank) = (&l.distribution, l.extents.len());
-        let replicated = d.split_axis == rank && rank > 0;
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
         let groups = d.groups();
         let (steps, rounds) = (d.steps(l.extents), if l.redundant { 1 } else { d.rounds(l.extents) });
@@ -126,6 +125,8 @@ impl Emitter<'_> {
         walk(k, body, &mut |_, op| {
             touches_registers |= element_access(op).is_some_and(|(v, _)| self.register_tile(v).is_some());
         });
+        // Without axes there is one iteration: every thread's if it is about registers, else the first thread's.
+        let replicated = d.split_axis == rank && (rank > 0 || touches_registers);
         let forms = self.forms(l);
         self.element = Some(e);
 
