@@ -81,9 +81,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
 #[test]
 fn crates_depend_only_along_the_list() {
     let workspace = read(Path::new("Cargo.toml"));
-    let ours = |name: &str| {
-        ["dsl", "ascendc-sys", "kiln"].contains(&name) || name.starts_with("kiln-")
-    };
+    let ours = |name: &str| ["dsl", "ascendc-sys", "kiln"].contains(&name) || name.starts_with("kiln-");
     let mut findings = vec![];
     let members = workspace.lines().find(|l| l.starts_with("members = ")).expect("a line of members");
     for member in members.split('"').skip(1).step_by(2).chain(["."]) {
@@ -144,8 +142,8 @@ fn unsafe_stands_only_where_it_is_allowed() {
         }
     }
     check("`unsafe` outside its places", findings);
-    let roots =
-        ["dsl/src", "dsl/syntax/src", "codegen/src", "kernels/src", "model/src", "cli/src"].map(|d| format!("{d}/lib.rs"));
+    let roots = ["dsl/src", "dsl/syntax/src", "codegen/src", "kernels/src", "model/src", "cli/src"]
+        .map(|d| format!("{d}/lib.rs"));
     let forbids = |r: &String| {
         // The VM's vector dispatch needs the weaker `deny`, which single places lift with a reason.
         let text = read(Path::new(r));
@@ -236,8 +234,7 @@ fn matches_over_ops_are_closed() {
 /// Lines of `_ =>` arms in matches that have an arm beginning with `Op::` at the same indentation. Works on formatted
 /// text: arms of one match share their indentation, and the match ends at a line with less.
 fn open_matches(text: &str) -> Vec<usize> {
-    let lines: Vec<(usize, &str)> =
-        text.lines().map(|l| (l.len() - l.trim_start().len(), l.trim_start())).collect();
+    let lines: Vec<(usize, &str)> = text.lines().map(|l| (l.len() - l.trim_start().len(), l.trim_start())).collect();
     let mut out = vec![];
     for (i, &(indent, line)) in lines.iter().enumerate() {
         if !(line.starts_with("_ =>") || line.starts_with("_ if ")) {
@@ -298,7 +295,10 @@ fn the_heuristics_find_what_they_should() {
     assert_eq!(open_matches(open), [3]);
     let inner = "match op {\n    Op::Break => match x {\n        1 => 1,\n        _ => 2,\n    },\n}\n";
     assert!(open_matches(inner).is_empty());
-    assert_eq!(dependencies("[dependencies]\ndsl.workspace = true\nx = \"1\"\n[lints]\nworkspace = true\n"), ["dsl", "x"]);
+    assert_eq!(
+        dependencies("[dependencies]\ndsl.workspace = true\nx = \"1\"\n[lints]\nworkspace = true\n"),
+        ["dsl", "x"]
+    );
     assert_eq!(paths_in("see `cli/src/` and `a b/c` and `src/lib.rs`"), ["cli/src", "src/lib.rs"]);
     let lines: Vec<_> = code_lines("let a = \"unsafe\"; // unsafe\n").collect();
     assert!(!lines[0].1.contains("unsafe"));

@@ -77,11 +77,7 @@ pub fn open(folder: &Path) -> Result<CaseFolder, Failure> {
     let text = std::fs::read_to_string(&path)
         .map_err(|e| Failure::usage(path.display(), "a readable manifest of cases", e, NEXT))?;
     let cases = parse(&text).map_err(|(place, expected, got)| {
-        let place = if place.is_empty() {
-            path.display().to_string()
-        } else {
-            format!("{}: {place}", path.display())
-        };
+        let place = if place.is_empty() { path.display().to_string() } else { format!("{}: {place}", path.display()) };
         Failure::usage(place, expected, got, NEXT)
     })?;
     Ok(CaseFolder { path: folder.to_path_buf(), cases })
@@ -101,10 +97,8 @@ pub fn parse(text: &str) -> Result<Vec<GoldenCase>, Malformed> {
     if format != Value::from(FORMAT) {
         return Err(whole(&format!("`format` {FORMAT}"), format.to_string()));
     }
-    let list = json
-        .get("cases")
-        .and_then(Value::as_array)
-        .ok_or_else(|| whole("a list `cases`", short(json.get("cases"))))?;
+    let list =
+        json.get("cases").and_then(Value::as_array).ok_or_else(|| whole("a list `cases`", short(json.get("cases"))))?;
     let mut cases: Vec<GoldenCase> = vec![];
     for (i, value) in list.iter().enumerate() {
         let case = parse_case(value).map_err(|(field, expected, got)| {
@@ -219,7 +213,12 @@ pub fn load(folder: &Path, case: &GoldenCase) -> Result<BTreeMap<String, HostTen
     let path = folder.join(&case.file);
     let bytes = std::fs::read(&path).map_err(|e| format!("{}: cannot read: {e}", path.display()))?;
     if bytes.len() as u64 != case.bytes {
-        return Err(format!("{}: expected {} bytes, got {}: truncated or replaced", path.display(), case.bytes, bytes.len()));
+        return Err(format!(
+            "{}: expected {} bytes, got {}: truncated or replaced",
+            path.display(),
+            case.bytes,
+            bytes.len()
+        ));
     }
     let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     if hash != case.sha256 {

@@ -9,9 +9,7 @@ use clap::Args;
 use kiln_codegen::abi::{Launch, Memory, Plan, TensorView};
 use kiln_codegen::bind;
 use kiln_codegen::host_memory::HostMemory;
-use kiln_codegen::spec::{
-    BuildRequest, Case, Configs, KernelDef, OpError, OpSpec, Params, Problem, TensorSpec,
-};
+use kiln_codegen::spec::{BuildRequest, Case, Configs, KernelDef, OpError, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::tune::Config;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -70,11 +68,8 @@ impl InstanceArgs {
     /// An unknown case, key, tensor or dtype, or a size the operator refuses.
     pub fn cases(&self, op: &dyn OpSpec) -> Result<Vec<Case>, Failure> {
         let info = op.info();
-        let mut cases = if let Some(text) = &self.shape {
-            vec![bench_case(op, &catalog::shape(op, text)?)?]
-        } else {
-            op.cases()
-        };
+        let mut cases =
+            if let Some(text) = &self.shape { vec![bench_case(op, &catalog::shape(op, text)?)?] } else { op.cases() };
         if let Some(id) = &self.case {
             let names: Vec<String> = cases.iter().map(|c| c.id.clone()).collect();
             let wanted = id.strip_prefix(&format!("{}.", info.name)).unwrap_or(id);
@@ -126,8 +121,7 @@ impl InstanceArgs {
             let spaces: Vec<_> = kernels.iter().map(|k| k.space()).collect();
             let owners: Vec<_> = spaces.iter().filter(|s| s.axes.iter().any(|a| a.name == pair.0)).collect();
             if owners.is_empty() {
-                let mut names: Vec<&str> =
-                    spaces.iter().flat_map(|s| s.axes.iter().map(|a| a.name.as_str())).collect();
+                let mut names: Vec<&str> = spaces.iter().flat_map(|s| s.axes.iter().map(|a| a.name.as_str())).collect();
                 names.sort_unstable();
                 names.dedup();
                 return Err(Failure::usage(
@@ -268,8 +262,7 @@ impl Step {
 pub fn steps(plan: &Plan, selection: &Selection) -> Result<Vec<Step>, String> {
     let mut out = vec![];
     for launch in plan.steps.iter().filter(|l| selection.has(&l.kernel.info().name)) {
-        let bound =
-            bind::bind(launch.kernel.as_ref(), &launch.config, &launch.args).map_err(|e| e.to_string())?;
+        let bound = bind::bind(launch.kernel.as_ref(), &launch.config, &launch.args).map_err(|e| e.to_string())?;
         out.push(Step {
             kernel: launch.kernel.clone(),
             request: bound.request,

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use kiln_codegen::compile::{self, Built, Lowered};
 use kiln_codegen::diag::Diagnostic;
 use kiln_codegen::ir::print;
-use kiln_codegen::spec::OpSpec;
+use kiln_codegen::spec::{Case, OpSpec};
 use kiln_codegen::target::Target;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub enum Stage {
 pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Failure> {
     let selection = catalog::find(ops, &args.name)?;
     let target = catalog::target(&args.target)?;
-    let step = first_step(&selection, &args.instance)?;
+    let (step, _) = first_step(&selection, &args.instance)?;
     let text = stage_text(&step, target, args.stage)?;
     match &args.output {
         Some(path) => files::write_atomic(path, text.as_bytes()),
@@ -64,11 +64,11 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     }
 }
 
-/// The build of the first instance the options choose.
+/// The build of the first instance the options choose, with its case.
 ///
 /// # Errors
 /// As for [`InstanceArgs::cases`]; an instance the operator refuses.
-pub fn first_step(selection: &Selection, args: &InstanceArgs) -> Result<Step, Failure> {
+pub fn first_step(selection: &Selection, args: &InstanceArgs) -> Result<(Step, Case), Failure> {
     let op = selection.op.as_ref();
     let name = op.info().name;
     let configs = args.configs(selection)?;
@@ -85,7 +85,7 @@ pub fn first_step(selection: &Selection, args: &InstanceArgs) -> Result<Step, Fa
         let steps = instance::steps(&plan, selection)
             .map_err(|e| Failure::usage(format!("{name}, case {}", case.id), "an instance that can launch", e, ""))?;
         if let Some(step) = steps.into_iter().next() {
-            return Ok(step);
+            return Ok((step, case.clone()));
         }
     }
     Err(Failure::usage(
