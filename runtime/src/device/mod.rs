@@ -7,7 +7,7 @@ mod cpu;
 mod cuda;
 mod null;
 
-pub use crate::pending::vm::BlockOrder;
+pub use kiln_codegen::vm::BlockOrder;
 pub use null::Recorded;
 
 use crate::config::Settings;
