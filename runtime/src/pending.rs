@@ -22,7 +22,7 @@ pub mod compile {
         pub source: Source,
     }
     pub fn build(def: &dyn KernelDef, request: &BuildRequest) -> Result<Built, Vec<Diagnostic>> {
-        let kernel = def.build(request)?;
+        let kernel = kiln_codegen::pass::numerics::plan(def.build(request)?);
         let facts = valid::check(&kernel)?;
         Ok(Built { kernel, facts })
     }
