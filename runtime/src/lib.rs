@@ -1,1 +1,6 @@
 //! Placeholder header.
+#![deny(unsafe_code)]
+pub mod device {
+    //! Devices.
+    pub mod sim;
+}
