@@ -1,1 +1,8 @@
-//! Facts computed from the IR on demand: ranges and divisibility of indices, uses, liveness.
+//! Facts computed from the IR on demand: ranges and divisibility of indices.
+//!
+//! Nothing here changes a kernel or judges it; `valid` asks these questions to judge, passes and emitters to choose.
+
+mod poly;
+pub mod ranges;
+
+pub use ranges::{Affine, Ranges};

@@ -17,10 +17,14 @@
 
 pub mod build;
 pub mod dtype;
+pub mod effects;
+pub mod hash;
 pub mod index;
 pub mod kernel;
 pub mod layout;
 pub mod op;
+pub mod parse;
+pub mod print;
 pub mod span;
 
 pub use build::Builder;
