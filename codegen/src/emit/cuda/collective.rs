@@ -173,7 +173,10 @@ impl Emitter<'_> {
             v = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {vec}; ++{v})"));
             opened += 1;
         }
-        let x = element(&v);
+        let mut x = element(&v);
+        if let Some(t) = tile {
+            x = self.held(t, x);
+        }
         let x = self.lift(d, x, tile.is_some());
         let line = self.fold(op, d, acc, &x);
         self.line(line);

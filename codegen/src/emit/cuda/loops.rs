@@ -492,7 +492,9 @@ impl Emitter<'_> {
             }
         }
         let tile = self.register_tile(view);
-        let stable = tile.is_some_and(|t| self.element.as_ref().is_some_and(|e| !e.stored.contains(&t)));
+        let stable = tile.is_some_and(|t| {
+            !self.narrow.contains(&t) && self.element.as_ref().is_some_and(|e| !e.stored.contains(&t))
+        });
         (self.load(id, view, index, None), stable)
     }
 
