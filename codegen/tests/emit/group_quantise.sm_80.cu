@@ -194,7 +194,7 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
         float acc = 0.0f;
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            acc = fmaxf(acc, fabsf(widen(xf[r * 8 + v])));
+            acc = fmaxf(acc, fabsf(bf16_to_f32(xf[r * 8 + v])));
         }
         amax[r] = reduce_lanes<Max, 16>(acc);
     }

@@ -156,7 +156,7 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     for (int s = 0; s < 7; ++s) {
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            const float xf_i = widen(xf[s * 8 + v]);
+            const float xf_i = bf16_to_f32(xf[s * 8 + v]);
             sq[s * 8 + v] = xf_i * xf_i;
         }
     }

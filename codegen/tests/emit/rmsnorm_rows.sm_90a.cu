@@ -157,7 +157,7 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            const float xf_i = widen(xf[i * 8 + v]);
+            const float xf_i = bf16_to_f32(xf[i * 8 + v]);
             sq[i * 8 + v] = xf_i * xf_i;
         }
     }

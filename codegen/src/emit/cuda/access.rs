@@ -250,7 +250,9 @@ impl Emitter<'_> {
             return x;
         }
         self.need(Snippet::Bf16);
-        Text::call("widen", &[&x])
+        // The first reader may convert as it likes; later ones must not find its results still alive.
+        let first = *self.first_read.entry(tile).or_insert(self.phase);
+        Text::call(if first == self.phase { "bf16_to_f32" } else { "widen" }, &[&x])
     }
 
     /// A value read from memory or a register; zero or `other` outside.

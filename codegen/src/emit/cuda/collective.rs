@@ -46,6 +46,7 @@ impl Emitter<'_> {
         if self.too_narrow(id, op, d) {
             return;
         }
+        self.phase += 1;
         self.ensure(dst);
         let extents = self.k.const_extents(src).unwrap_or_default();
         if axis + 1 != extents.len() {

@@ -107,6 +107,7 @@ impl Emitter<'_> {
     /// Prints a loop over elements.
     pub fn element_loop(&mut self, l: &ElementLoop<'_>) {
         let k = self.k;
+        self.phase += 1;
         let (d, rank) = (&l.distribution, l.extents.len());
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
         let groups = d.groups();

@@ -58,6 +58,9 @@ struct Emitter<'a> {
     buffers: HashMap<BufferId, String>,
     /// f32 register tiles that only ever hold widened bf16, kept as bf16.
     narrow: BTreeSet<BufferId>,
+    /// Number of the tile op being printed, and the first one that read each narrow tile.
+    phase: usize,
+    first_read: HashMap<BufferId, usize>,
     /// Uses of each value: how many, and the block of the only one.
     uses: HashMap<ValueId, (usize, BlockId)>,
     block: BlockId,
@@ -95,6 +98,8 @@ impl<'a> Emitter<'a> {
             values: HashMap::new(),
             buffers: HashMap::new(),
             narrow: access::narrow_tiles(k),
+            phase: 0,
+            first_read: HashMap::new(),
             uses: body::uses(k),
             block: k.body,
             snippets: BTreeSet::new(),
