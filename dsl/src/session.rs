@@ -4,7 +4,7 @@
 //! Not public: kernels see typed values only, generated code goes through `plumbing`.
 
 use kiln_codegen::diag::Diagnostic;
-use kiln_codegen::ir::{Builder, Frame, Kernel, Span};
+use kiln_codegen::ir::{Builder, Frame, Kernel, Op, OpId, Span, SpanId};
 use kiln_codegen::spec::KernelInfo;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -54,6 +54,12 @@ impl Session {
             let d = self.error("B0301", format!("`{what}` inside an element body; only scalar code is allowed there"));
             d.help = Some("move it before or after the `parallel`, `spread` or `map`".into());
         }
+    }
+    /// Pushes an op that belongs to a construct opened earlier, at that construct's position.
+    pub(crate) fn push_at(&mut self, at: SpanId, op: Op) -> OpId {
+        let span = self.b.kernel.span_of(at).clone();
+        self.b.at(span);
+        self.b.push(op)
     }
     /// Name for a new buffer or variable: the `let` it is bound by, else `default`.
     pub(crate) fn take_name(&mut self, default: &'static str) -> &'static str {
