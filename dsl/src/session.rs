@@ -8,6 +8,7 @@ use kiln_codegen::ir::{Builder, Frame, Kernel, Op, OpId, Span, SpanId};
 use kiln_codegen::spec::KernelInfo;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo, catch_unwind};
 use std::sync::{Arc, Once};
 
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     frames: Vec<Frame>,
     labels: Vec<Arc<str>>,
     errors: Vec<Diagnostic>,
+    /// File names as spans keep them.
+    files: HashMap<&'static str, Arc<str>>,
     /// Nesting of element bodies; tile ops are refused inside.
     pub(crate) bodies: usize,
     /// Name for the next buffer or index variable, and the call depth it was given at.
@@ -32,9 +35,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// The span of a user position, with the calls and the label around it.
-    pub(crate) fn span(&self, at: &Location<'_>) -> Span {
+    pub(crate) fn span(&mut self, at: &'static Location<'static>) -> Span {
+        let file = self.files.entry(at.file()).or_insert_with(|| at.file().into());
         Span {
-            file: at.file().into(),
+            file: file.clone(),
             line: at.line(),
             column: at.column(),
             frames: self.frames.iter().rev().cloned().collect(),
@@ -143,6 +147,7 @@ pub(crate) fn build(info: &KernelInfo, at: &Location<'_>, f: impl FnOnce()) -> R
         frames: vec![],
         labels: vec![],
         errors: vec![],
+        files: HashMap::new(),
         bodies: 0,
         pending: None,
     };

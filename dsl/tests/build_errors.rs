@@ -24,7 +24,10 @@ fn check(def: &dyn KernelDef, want: &[(&str, &str)]) {
     let got: Vec<_> = got.iter().map(found).collect();
     assert_eq!(got.len(), want.len(), "{got:#?}");
     for ((code, text), (want_code, want_text)) in got.iter().zip(want) {
-        assert!(code == want_code && text.starts_with(want_text), "expected {want_code} at `{want_text}`, got {got:#?}");
+        assert!(
+            code == want_code && text.starts_with(want_text),
+            "expected {want_code} at `{want_text}`, got {got:#?}"
+        );
     }
 }
 
@@ -152,7 +155,8 @@ pub struct Cfg {
 #[kernel(require(n / cfg.rows > 0, cfg.rows - 4 < 100))]
 fn panics(cfg: &Cfg, y: Out![F32; n]) {
     let i = grid(n);
-    let t = frag::<F32, 1>([4, 5].map(|x| x + 1).iter().sum::<usize>().min(4).max(1).pow(1).to_string().len().into_array());
+    let t =
+        frag::<F32, 1>([4, 5].map(|x| x + 1).iter().sum::<usize>().min(4).max(1).pow(1).to_string().len().into_array());
     y[i] = t.extent(1) as f32;
     assert!(cfg.rows == 4, "rows must be four");
 }

@@ -4,7 +4,7 @@ use dsl::prelude::*;
 #[kernel]
 fn k(y: Out![F32; n]) {
     let i = grid(n);
-    for j in 0..n {
+    for _ in 0..n {
         break;
         y[i] = 1.0;
     }

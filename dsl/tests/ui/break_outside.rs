@@ -7,8 +7,8 @@ fn k(y: Out![F32; n]) {
     if i > 3 {
         break;
     }
-    for j in 0..n {
-        let m = tile_max([4], |t| { continue; y[t] });
+    for _ in 0..n {
+        let _ = tile_max([4], |t| { continue; y[t] });
     }
 }
 

@@ -3,7 +3,7 @@ use dsl::prelude::*;
 
 #[kernel]
 fn k(y: Out![F32; n]) {
-    let i = grid(n);
+    grid(n);
     for j in 0..=n {
         y[j] = 1.0;
     }
