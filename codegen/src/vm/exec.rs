@@ -520,6 +520,7 @@ impl<'p> Worker<'p> {
         let mut valid = mask.and(Mask::first(n));
         let sanitize = self.shadow.is_some();
         let mut indices: Vec<Vec<i64>> = vec![];
+        let mut overflow: Option<(usize, usize)> = None;
         let mut outside: Option<(usize, usize)> = None;
         for (axis, check) in access.checks.iter().enumerate() {
             let mut index = self.temp();
@@ -541,6 +542,10 @@ impl<'p> Worker<'p> {
                 }
             }
             self.temps.push(extents);
+            if sanitize && !self.shared.program.wide && !uses_data(&check.index) {
+                let far = (0..n).find(|&l| mask.has(l) && i32::try_from(index[l]).is_err());
+                overflow = overflow.or(far.map(|lane| (lane, axis)));
+            }
             if sanitize { indices.push(index) } else { self.temps.push(index) }
         }
         let mut address = self.temp();
@@ -553,6 +558,19 @@ impl<'p> Worker<'p> {
         }
         if sanitize {
             self.check_indices(fr, node, access, mask.and(valid), &indices, &address, outside);
+            if let Some((lane, axis)) = overflow {
+                let name = self.name(access.place).to_string();
+                let i = indices[axis][lane];
+                let d = Diagnostic::error(
+                    self.shared.kernel,
+                    node.span,
+                    "S0106",
+                    format!("index overflow: {i} on axis {axis} of `{name}` does not fit 32 bits"),
+                )
+                .label(format!("computed{}", where_text(self.iteration(fr, lane))))
+                .help("build the kernel with wide indices");
+                self.find("S0106", node, node, d);
+            }
             self.temps.append(&mut indices);
         }
         Resolved { address, valid }
@@ -1459,6 +1477,15 @@ fn along(base: i64, coefs: &[i64], x: &[i64; MAX_RANK]) -> i64 {
 
 fn ceil_div(a: i64, b: i64) -> i64 {
     a.div_euclid(b) + (a.rem_euclid(b) != 0) as i64
+}
+
+/// Whether an index comes from data, which may be any number in a checked access.
+fn uses_data(ix: &Ix) -> bool {
+    ix.uniform.iter().chain(&ix.lanes).any(|(_, a)| match a {
+        Atom::Data(..) => true,
+        Atom::Env(_) | Atom::Elem(_) | Atom::Lane(_) => false,
+        Atom::Mul(p) | Atom::Div(p) | Atom::Mod(p) | Atom::Min(p) | Atom::Max(p) => uses_data(&p.0) || uses_data(&p.1),
+    })
 }
 
 fn data_lane(r: &Regs, reg: Reg, dtype: DType, lane: usize) -> i64 {
