@@ -920,12 +920,19 @@ impl<'p> Worker<'p> {
 
     /// Runs code for the lanes of `mask`; returns those that reached its end.
     fn exec(&mut self, fr: &mut Lanes, code: &[Node], mut mask: Mask) -> Mask {
+        if mask.none() {
+            return mask;
+        }
+        self.active = mask;
         for node in code {
-            if mask.none() || self.stopped {
-                return Mask::default();
+            // Masks are looked at only where they may have changed: loading one just after it was stored is slow.
+            if let Some(left) = self.step(fr, node, &mask) {
+                mask = left;
+                self.active = mask;
+                if mask.none() {
+                    return mask;
+                }
             }
-            self.active = mask;
-            mask = self.step(fr, node, mask);
             if self.bad_division.replace(false) {
                 self.fault(
                     node,
@@ -934,11 +941,15 @@ impl<'p> Worker<'p> {
                     "index divisors are dimensions and constants; one of them is zero here",
                 );
             }
+            if self.stopped {
+                return Mask::default();
+            }
         }
         mask
     }
 
-    fn step(&mut self, fr: &mut Lanes, node: &Node, mask: Mask) -> Mask {
+    /// Runs one instruction; the lanes left after control flow, `None` if all are.
+    fn step(&mut self, fr: &mut Lanes, node: &Node, mask: &Mask) -> Option<Mask> {
         let n = fr.n;
         match &node.instr {
             Instr::Const { dst, dtype, bits } => lanes::fill(&mut fr.regs, n, *dst, *dtype, *bits),
@@ -974,49 +985,50 @@ impl<'p> Worker<'p> {
                 for lane in 0..n {
                     v[lane] = data_lane(&fr.regs, *x, *dtype, lane).max(l[lane]).min(h[lane]);
                 }
-                self.set_index(fr, *target, &v, mask);
+                self.set_index(fr, *target, &v, *mask);
                 self.temps.extend([l, h, v]);
             }
             Instr::Move { dst, src } => {
                 match dst.class {
-                    Class::F => move_lanes::<f32>(fr, *dst, *src, mask),
-                    Class::I => move_lanes::<i32>(fr, *dst, *src, mask),
-                    Class::L => move_lanes::<i64>(fr, *dst, *src, mask),
+                    Class::F => move_lanes::<f32>(fr, *dst, *src, *mask),
+                    Class::I => move_lanes::<i32>(fr, *dst, *src, *mask),
+                    Class::L => move_lanes::<i64>(fr, *dst, *src, *mask),
                 };
             }
             Instr::MoveIndex { target, ix } => {
                 let mut v = self.temp();
                 self.lanes_of(fr, ix, &mut v);
-                self.set_index(fr, *target, &v, mask);
+                self.set_index(fr, *target, &v, *mask);
                 self.temps.push(v);
             }
             Instr::Load { dst, access, other } => match dst.class {
-                Class::F => self.load::<f32>(fr, node, access, *dst, *other, mask),
-                Class::I => self.load::<i32>(fr, node, access, *dst, *other, mask),
-                Class::L => self.load::<i64>(fr, node, access, *dst, *other, mask),
+                Class::F => self.load::<f32>(fr, node, access, *dst, *other, *mask),
+                Class::I => self.load::<i32>(fr, node, access, *dst, *other, *mask),
+                Class::L => self.load::<i64>(fr, node, access, *dst, *other, *mask),
             },
             Instr::Store { access, src } => match src.class {
-                Class::F => self.store::<f32>(fr, node, access, *src, mask),
-                Class::I => self.store::<i32>(fr, node, access, *src, mask),
-                Class::L => self.store::<i64>(fr, node, access, *src, mask),
+                Class::F => self.store::<f32>(fr, node, access, *src, *mask),
+                Class::I => self.store::<i32>(fr, node, access, *src, *mask),
+                Class::L => self.store::<i64>(fr, node, access, *src, *mask),
             },
-            Instr::Atomic { op, access, dst, src } => self.atomic(fr, node, *op, access, *dst, *src, mask),
+            Instr::Atomic { op, access, dst, src } => self.atomic(fr, node, *op, access, *dst, *src, *mask),
             Instr::Inside { access, code } => {
-                let r = self.resolve(fr, node, access, mask);
+                let r = self.resolve(fr, node, access, *mask);
                 let inside = r.valid;
                 self.done(r);
                 self.exec(fr, code, inside);
+                return Some(*mask);
             }
             Instr::If { cond, then, els } => {
                 let c = Mask::of(&fr.regs.i[cond.slot][..n]);
                 let (yes, no) = (mask.and(c), mask.without(c));
                 let a = if yes.none() || then.is_empty() { yes } else { self.exec(fr, then, yes) };
                 let b = if no.none() || els.is_empty() { no } else { self.exec(fr, els, no) };
-                return a.or(b);
+                return Some(a.or(b));
             }
-            Instr::For { target, lo, hi, code } => return self.for_loop(fr, *target, lo, hi, code, mask),
+            Instr::For { target, lo, hi, code } => return Some(self.for_loop(fr, *target, lo, hi, code, *mask)),
             Instr::Loop { code } => {
-                let mut live = mask;
+                let mut live = *mask;
                 while !live.none() && !self.stopped {
                     self.exits.push(Default::default());
                     let end = self.exec(fr, code, live);
@@ -1024,19 +1036,19 @@ impl<'p> Worker<'p> {
                     // Lanes that broke out are in neither set.
                     live = end.or(again);
                 }
-                return mask;
+                return Some(*mask);
             }
             Instr::Break => {
                 if let Some(e) = self.exits.last_mut() {
-                    e.0 = e.0.or(mask);
+                    e.0 = e.0.or(*mask);
                 }
-                return Mask::default();
+                return Some(Mask::default());
             }
             Instr::Continue => {
                 if let Some(e) = self.exits.last_mut() {
-                    e.1 = e.1.or(mask);
+                    e.1 = e.1.or(*mask);
                 }
-                return Mask::default();
+                return Some(Mask::default());
             }
             Instr::Alloc { tile } => {
                 self.tiles[*tile].poison(self.shared.program.tiles[*tile].dtype);
@@ -1044,7 +1056,10 @@ impl<'p> Worker<'p> {
                     s.alloc(*tile);
                 }
             }
-            Instr::Body(body) => self.run_body(fr, node, body),
+            Instr::Body(body) => {
+                self.run_body(fr, node, body);
+                return Some(*mask);
+            }
             Instr::Reduce { info, src, shape, strides, axis, dst } => match class_of(info.dtype) {
                 Class::F => self.reduce::<f32>(fr, node, info, src, shape, strides, *axis, *dst),
                 Class::I => self.reduce::<i32>(fr, node, info, src, shape, strides, *axis, *dst),
@@ -1057,7 +1072,7 @@ impl<'p> Worker<'p> {
             },
             Instr::Nothing => {}
         }
-        mask
+        None
     }
 
     fn for_loop(&mut self, fr: &mut Lanes, target: IxTarget, lo: &Ix, hi: &Ix, code: &[Node], mask: Mask) -> Mask {
@@ -1407,7 +1422,7 @@ impl<'p> Worker<'p> {
 
     // --- numeric surprises ---
 
-    fn numeric(&mut self, fr: &Lanes, node: &Node, mask: Mask, dst: Reg, operands: &[Reg]) {
+    fn numeric(&mut self, fr: &Lanes, node: &Node, mask: &Mask, dst: Reg, operands: &[Reg]) {
         let Some(mut shadow) = self.shadow.take() else { return };
         if dst.class == Class::F {
             for lane in 0..fr.n {
@@ -1442,7 +1457,7 @@ impl<'p> Worker<'p> {
         self.shadow = Some(shadow);
     }
 
-    fn saturation(&mut self, fr: &Lanes, node: &Node, mask: Mask, to: DType, x: Reg) {
+    fn saturation(&mut self, fr: &Lanes, node: &Node, mask: &Mask, to: DType, x: Reg) {
         let Some(shadow) = &mut self.shadow else { return };
         if !matches!(to, DType::E4m3 | DType::E5m2 | DType::E2m1) || x.class != Class::F {
             return;
@@ -1455,7 +1470,7 @@ impl<'p> Worker<'p> {
         count.1 += all as u64;
     }
 
-    fn division(&mut self, fr: &Lanes, node: &Node, mask: Mask, b: Reg) {
+    fn division(&mut self, fr: &Lanes, node: &Node, mask: &Mask, b: Reg) {
         let zero = |lane: usize| match b.class {
             Class::F => false,
             Class::I => fr.regs.i[b.slot][lane] == 0,
