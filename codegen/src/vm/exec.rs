@@ -192,6 +192,8 @@ pub struct Worker<'p> {
     active: Mask,
     exits: Vec<(Mask, Mask)>,
     stopped: bool,
+    /// The current body's rows run together, and its accesses are known to exist.
+    merged: bool,
     shadow: Option<Shadow>,
 }
 
@@ -237,6 +239,7 @@ impl<'p> Worker<'p> {
             active: Mask::first(1),
             exits: vec![],
             stopped: false,
+            merged: false,
             shadow,
         }
     }
@@ -473,6 +476,9 @@ impl<'p> Worker<'p> {
         for s in &fr.segs {
             let (mut lo, mut hi) = (0i64, s.len as i64);
             for (check, &(index, extent)) in access.checks.iter().zip(&checks) {
+                if self.merged {
+                    break;
+                }
                 let i0 = along(index, &check.index.elem, &s.x);
                 let k = check.index.coef(inner);
                 if k == 0 {
@@ -1057,7 +1063,7 @@ impl<'p> Worker<'p> {
                 }
             }
             Instr::Body(body) => {
-                self.run_body(fr, node, body);
+                self.run_body(fr, body);
                 return Some(*mask);
             }
             Instr::Reduce { info, src, shape, strides, axis, dst } => match class_of(info.dtype) {
@@ -1161,7 +1167,7 @@ impl<'p> Worker<'p> {
 
     // --- bodies ---
 
-    fn run_body(&mut self, block: &mut Lanes, node: &Node, body: &Body) {
+    fn run_body(&mut self, block: &mut Lanes, body: &Body) {
         let mut extents = [1usize; MAX_RANK];
         let (rank, origin) = match &body.extents {
             Extents::Fixed(e) => {
@@ -1181,6 +1187,7 @@ impl<'p> Worker<'p> {
         for &(at, reg, dtype) in &body.env_data {
             self.env[at] = data_lane(&block.regs, reg, dtype, 0);
         }
+        self.merge(block, body, &mut extents[..rank]);
         let mut fr = std::mem::take(&mut self.body);
         let width = WIDTH.min(total);
         for &(dst, src) in &body.splats {
@@ -1222,8 +1229,45 @@ impl<'p> Worker<'p> {
                 self.env[*result] = found as i64;
             }
         }
-        let _ = node;
         self.body = fr;
+        self.merged = false;
+    }
+
+    /// Joins short innermost axes to one where every access runs through memory evenly and exists for the whole box.
+    fn merge(&mut self, block: &Lanes, body: &Body, extents: &mut [usize]) {
+        let rank = extents.len();
+        let Some(accesses) = &body.mergeable else { return };
+        if rank < 2 || extents[rank - 1] >= WIDTH / 2 || self.shadow.is_some() || extents.contains(&0) {
+            return;
+        }
+        for access in accesses {
+            for check in &access.checks {
+                let (mut lo, extent) = (self.scalar(block, &check.index), self.scalar(block, &check.extent));
+                let mut hi = lo;
+                for (&k, &e) in check.index.elem.iter().zip(extents.iter()) {
+                    let reach = k.wrapping_mul(e as i64 - 1);
+                    lo = lo.wrapping_add(reach.min(0));
+                    hi = hi.wrapping_add(reach.max(0));
+                }
+                if lo < 0 || hi >= extent {
+                    return;
+                }
+            }
+        }
+        let mut inner = extents[rank - 1];
+        let mut first = rank - 1;
+        while first > 0
+            && inner < 4 * WIDTH
+            && accesses.iter().all(|a| a.address.coef(first - 1) == a.address.coef(rank - 1).wrapping_mul(inner as i64))
+        {
+            first -= 1;
+            inner *= extents[first];
+        }
+        if first < rank - 1 {
+            extents[first..rank - 1].fill(1);
+            extents[rank - 1] = inner;
+            self.merged = true;
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pieces of one reduction")]
