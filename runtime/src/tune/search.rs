@@ -35,7 +35,7 @@ pub struct Task<'a> {
 }
 
 /// How to search.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SearchOptions {
     /// Time after which no further candidate is started.
     pub budget: Option<Duration>,
@@ -45,12 +45,6 @@ pub struct SearchOptions {
     pub resume: bool,
     /// How to measure.
     pub measure: MeasureOptions,
-}
-
-impl Default for SearchOptions {
-    fn default() -> Self {
-        SearchOptions { budget: None, reproducible: false, resume: false, measure: MeasureOptions::default() }
-    }
 }
 
 /// Result of a search.
