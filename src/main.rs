@@ -1,2 +1,5 @@
-//! The `kiln` binary.
-fn main() {}
+//! The `kiln` binary: the command line over the library's operators.
+
+fn main() -> std::process::ExitCode {
+    kiln::cli::main(kiln::kernels::registry())
+}

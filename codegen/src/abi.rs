@@ -198,6 +198,8 @@ pub enum LaunchErrorKind {
     Require,
     /// A stride pattern the declaration does not allow.
     Strides,
+    /// An address that is not a multiple of the element size.
+    Alignment,
     /// The view reaches past its allocation.
     OutOfMemoryRange,
     /// Tensor on another device than the stream.

@@ -39,6 +39,16 @@ impl HostMemory {
         let (mut at, mut done) = (offset, 0);
         while done < out.len() {
             let (word, byte) = (at / 8, at % 8);
+            if byte == 0 && out.len() - done >= 8 {
+                // Whole words: the bulk of every long read.
+                let (chunks, _) = out[done..].as_chunks_mut::<8>();
+                for (chunk, cell) in chunks.iter_mut().zip(&self.words[word..]) {
+                    *chunk = cell.load(Ordering::Relaxed).to_le_bytes();
+                }
+                at += chunks.len() * 8;
+                done += chunks.len() * 8;
+                continue;
+            }
             let take = (8 - byte).min(out.len() - done);
             let bytes = self.words[word].load(Ordering::Relaxed).to_le_bytes();
             out[done..done + take].copy_from_slice(&bytes[byte..byte + take]);
@@ -58,9 +68,13 @@ impl HostMemory {
             let (word, byte) = (at / 8, at % 8);
             let take = (8 - byte).min(bytes.len() - done);
             if take == 8 {
-                let mut w = [0u8; 8];
-                w.copy_from_slice(&bytes[done..done + 8]);
-                self.words[word].store(u64::from_le_bytes(w), Ordering::Relaxed);
+                let (chunks, _) = bytes[done..].as_chunks::<8>();
+                for (chunk, cell) in chunks.iter().zip(&self.words[word..]) {
+                    cell.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+                }
+                at += chunks.len() * 8;
+                done += chunks.len() * 8;
+                continue;
             } else {
                 let mut w = [0u8; 8];
                 w[byte..byte + take].copy_from_slice(&bytes[done..done + take]);
@@ -82,6 +96,32 @@ impl HostMemory {
     /// The 64-bit word that holds byte `8 * index`, for atomic operations on aligned elements.
     pub fn word(&self, index: usize) -> &AtomicU64 {
         &self.words[index]
+    }
+
+    /// `bits` bits from bit `at` on; they lie in one 64-bit word.
+    pub fn load_bits(&self, at: usize, bits: usize) -> u64 {
+        let word = self.words[at / 64].load(Ordering::Relaxed) >> (at % 64);
+        if bits == 64 { word } else { word & ((1 << bits) - 1) }
+    }
+
+    /// Stores `bits` bits from bit `at` on; they lie in one 64-bit word, whose other bits keep their value under races.
+    pub fn store_bits(&self, at: usize, bits: usize, value: u64) {
+        self.update_bits(at, bits, |_| value);
+    }
+
+    /// Replaces `bits` bits from bit `at` on by `f` of them, indivisibly, and returns the old ones.
+    pub fn update_bits(&self, at: usize, bits: usize, f: impl Fn(u64) -> u64) -> u64 {
+        let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        let (cell, shift) = (&self.words[at / 64], at % 64);
+        let mut old = cell.load(Ordering::Relaxed);
+        loop {
+            let part = (old >> shift) & mask;
+            let new = (old & !(mask << shift)) | ((f(part) & mask) << shift);
+            match cell.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return part,
+                Err(now) => old = now,
+            }
+        }
     }
 
     /// All bytes.

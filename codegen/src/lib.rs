@@ -15,6 +15,7 @@ pub mod formats;
 pub mod host_memory;
 pub mod host_tensor;
 pub mod ir;
+pub mod machine;
 pub mod pass;
 pub mod spec;
 pub mod target;

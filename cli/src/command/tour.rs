@@ -1,0 +1,107 @@
+//! `kiln` without arguments: every operator on the default device against its reference, and the generated sources of
+//! every target in a folder to look at.
+
+use crate::catalog::Selection;
+use crate::command::emit;
+use crate::device::{self, DeviceArgs};
+use crate::failure::Failure;
+use crate::files;
+use crate::instance::{InstanceArgs, Overrides};
+use crate::output::{Output, json_number};
+use crate::runner;
+use crate::pending as compile;
+use kiln_codegen::spec::OpSpec;
+use kiln_codegen::target::Target;
+use kiln_runtime::{Device, Settings};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Runs the tour.
+///
+/// # Errors
+/// A case that failed.
+pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
+    let device = device::open(&DeviceArgs::default(), false)?;
+    let folder = Settings::from_env().dir.join("sources");
+    let mut table =
+        out.table("tour", &["op", "cases", "status", "value", "limit", "ms", "sources", "formula", "reason"]);
+    let mut failed = 0;
+    let mut unwritten = None;
+    for (i, op) in ops.iter().enumerate() {
+        out.progress(&format!("{}/{} {}", i + 1, ops.len(), op.info().name));
+        let mut row = row(&device, op);
+        failed += usize::from(row["status"] != "ok");
+        match sources(op, &folder) {
+            Ok(written) => row["sources"] = written.into(),
+            Err(e) => unwritten = e.message().map(String::from),
+        }
+        table.row(row)?;
+    }
+    table.finish()?;
+    let info = device.info();
+    out.note(&format!("\ndevice: {} ({})", info.name, info.model))?;
+    match unwritten {
+        None => out.note(&format!("sources: {}", folder.display()))?,
+        Some(why) => out.note(&format!("sources: not all written: {why}"))?,
+    }
+    out.note("next: kiln list, kiln explain rmsnorm --target sm_90a, kiln run --sanitize, kiln doctor, kiln new NAME")?;
+    if failed > 0 {
+        return Err(Failure::Failed(format!("{failed} of {} operators failed on {}", ops.len(), info.name)));
+    }
+    Ok(())
+}
+
+/// All declared cases of an operator in one row: the worst one's numbers.
+fn row(device: &Device, op: &Arc<dyn OpSpec>) -> Value {
+    let info = op.info();
+    let cases = op.cases();
+    let (mut ok, mut ms, mut worst) = (0, 0.0, (f64::NEG_INFINITY, 0.0, 0.0));
+    let mut reason = String::new();
+    for case in &cases {
+        let ran = runner::declared(op.as_ref(), case).and_then(|r| r.run(device, op.as_ref(), &Overrides::default()));
+        match ran {
+            Ok((outcome, Some(judged))) => {
+                let v = &judged.verdict;
+                let share = if v.limit > 0.0 { v.value / v.limit } else { v.value };
+                if share > worst.0 {
+                    worst = (share, v.value, v.limit);
+                }
+                ms += outcome.ms;
+                if v.ok {
+                    ok += 1;
+                } else {
+                    reason = format!("{}: {}: {}", case.id, judged.output, v.reason);
+                }
+            }
+            Ok((_, None)) => reason = format!("{}: no output", case.id),
+            Err(e) => reason = format!("{}: {e}", case.id),
+        }
+    }
+    json!({
+        "op": info.name, "device": device.name(), "cases": format!("{ok}/{}", cases.len()),
+        "status": if ok == cases.len() { "ok" } else { "fail" },
+        "value": json_number(worst.1), "limit": json_number(worst.2), "ms": json_number((ms * 10.0).round() / 10.0),
+        "sources": 0, "formula": info.formula, "reason": reason,
+    })
+}
+
+/// Writes the source of each kernel for each target with a source; returns how many files.
+fn sources(op: &Arc<dyn OpSpec>, folder: &Path) -> Result<usize, Failure> {
+    let mut written = 0;
+    for kernel in crate::catalog::kernel_names(op.as_ref()) {
+        let selection = Selection { op: op.clone(), kernel: Some(kernel.clone()) };
+        let (step, _) = emit::first_step(&selection, &InstanceArgs::default())?;
+        let built = emit::build(&step)?;
+        for target in Target::ALL.into_iter().filter(|t| t.caps().is_some()) {
+            let lowered = compile::source(&built, target)
+                .map_err(|d| Failure::Failed(format!("{kernel}: {}", crate::diagnostics::render(&d))))?;
+            let place = folder.join(target.name());
+            std::fs::create_dir_all(&place)
+                .map_err(|e| Failure::environment(place.display(), "a folder to write to", e, "set KILN_DIR"))?;
+            files::write_atomic(&place.join(format!("{kernel}.cu")), lowered.source.text.as_bytes())?;
+            written += 1;
+        }
+    }
+    Ok(written)
+}

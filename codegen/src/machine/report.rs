@@ -1,0 +1,307 @@
+//! Findings of a simulated run: stable codes, one entry a defect, and their way back to the source.
+//!
+//! The machine knows lines of the emitted text; [`Lines`] maps them to the `file.rs:line:column` comments the emitters
+//! print. No printing here.
+
+use crate::diag::Diagnostic;
+use crate::ir::Span;
+use std::collections::HashMap;
+
+/// Kinds of defects. The name is what a report and a test say; the id is the stable diagnostic code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Code {
+    /// A read that nothing orders after a write of another thread.
+    RaceRead,
+    /// A write that nothing orders after another thread's write.
+    RaceWrite,
+    /// A write that nothing orders after another thread's read of the old value.
+    OverwriteBeforeConsumed,
+    /// A read of what an asynchronous copy has not been waited for.
+    ReadBeforeComplete,
+    /// Two blocks touch the same element of global memory, one of them writing.
+    BlockRace,
+    /// A read of shared memory that nothing has written.
+    UninitShared,
+    /// A read of an output tensor before this launch wrote it.
+    UninitGlobal,
+    /// An access outside the block's shared memory.
+    SharedRange,
+    /// An access outside every tensor, or to a gap between the elements of a strided one.
+    GlobalRange,
+    /// A write to an input tensor.
+    GlobalReadonly,
+    /// An address that is not a multiple of the access size.
+    Misaligned,
+    /// Threads of one block at different barriers, or some of them gone.
+    DivergentBarrier,
+    /// Lanes of one warp at different warp-wide operations, or some of them gone.
+    DivergentWarp,
+    /// A shuffle that reads from a lane that takes no part in it.
+    ShuffleSource,
+    /// A barrier whose participants disagree about its count, or an id or count that does not exist.
+    BarrierCount,
+    /// No thread can continue.
+    Deadlock,
+    /// A thread went on for longer than any sane kernel.
+    SpinLimit,
+    /// Two schedules of the same launch gave different bytes.
+    ScheduleDependent,
+    /// The text uses something this machine does not model.
+    Unsupported,
+}
+
+impl Code {
+    /// All codes.
+    pub const ALL: [Code; 19] = [
+        Code::RaceRead,
+        Code::RaceWrite,
+        Code::OverwriteBeforeConsumed,
+        Code::ReadBeforeComplete,
+        Code::BlockRace,
+        Code::UninitShared,
+        Code::UninitGlobal,
+        Code::SharedRange,
+        Code::GlobalRange,
+        Code::GlobalReadonly,
+        Code::Misaligned,
+        Code::DivergentBarrier,
+        Code::DivergentWarp,
+        Code::ShuffleSource,
+        Code::BarrierCount,
+        Code::Deadlock,
+        Code::SpinLimit,
+        Code::ScheduleDependent,
+        Code::Unsupported,
+    ];
+
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        self.text().1
+    }
+
+    /// Stable diagnostic code.
+    pub const fn id(self) -> &'static str {
+        self.text().0
+    }
+
+    const fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Code::RaceRead => ("S0801", "RACE_READ"),
+            Code::RaceWrite => ("S0802", "RACE_WRITE"),
+            Code::OverwriteBeforeConsumed => ("S0803", "OVERWRITE_BEFORE_CONSUMED"),
+            Code::ReadBeforeComplete => ("S0804", "READ_BEFORE_COMPLETE"),
+            Code::BlockRace => ("S0805", "BLOCK_RACE"),
+            Code::UninitShared => ("S0806", "UNINIT_SHARED"),
+            Code::UninitGlobal => ("S0807", "UNINIT_GLOBAL"),
+            Code::SharedRange => ("S0808", "SHARED_RANGE"),
+            Code::GlobalRange => ("S0809", "GLOBAL_RANGE"),
+            Code::GlobalReadonly => ("S0810", "GLOBAL_READONLY"),
+            Code::Misaligned => ("S0811", "MISALIGNED"),
+            Code::DivergentBarrier => ("S0812", "DIVERGENT_BARRIER"),
+            Code::DivergentWarp => ("S0813", "DIVERGENT_WARP"),
+            Code::ShuffleSource => ("S0814", "SHUFFLE_SOURCE"),
+            Code::BarrierCount => ("S0815", "BARRIER_COUNT"),
+            Code::Deadlock => ("S0816", "DEADLOCK"),
+            Code::SpinLimit => ("S0817", "SPIN_LIMIT"),
+            Code::ScheduleDependent => ("S0818", "SCHEDULE_DEPENDENT"),
+            Code::Unsupported => ("S0819", "UNSUPPORTED"),
+        }
+    }
+
+    /// What usually helps.
+    const fn help(self) -> Option<&'static str> {
+        match self {
+            Code::RaceRead | Code::RaceWrite | Code::OverwriteBeforeConsumed => {
+                Some("put a barrier between the two accesses")
+            }
+            Code::ReadBeforeComplete => {
+                Some("wait for the copy's group, then put a barrier before other threads read it")
+            }
+            Code::BlockRace => Some("let one block own each output element, or use an atomic operation"),
+            Code::DivergentBarrier => Some("every thread of the block must reach the same barrier"),
+            Code::UninitShared
+            | Code::UninitGlobal
+            | Code::SharedRange
+            | Code::GlobalRange
+            | Code::GlobalReadonly
+            | Code::Misaligned
+            | Code::DivergentWarp
+            | Code::ShuffleSource
+            | Code::BarrierCount
+            | Code::Deadlock
+            | Code::SpinLimit
+            | Code::ScheduleDependent
+            | Code::Unsupported => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One defect: the same code at the same pair of lines is one finding, however often it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Kind.
+    pub code: Code,
+    /// What happened the first time: who, where in memory, after what.
+    pub message: String,
+    /// Line of the emitted text, 0 if there is none.
+    pub line: u32,
+    /// Line of the other access, 0 if there is none.
+    pub other: u32,
+    /// How often.
+    pub count: u64,
+}
+
+/// All findings of a run, in order of first appearance.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    list: Vec<Finding>,
+    index: HashMap<(Code, u32, u32), usize>,
+}
+
+impl Findings {
+    /// Distinct findings that are kept; one defect may wreck everything after it.
+    pub const LIMIT: usize = 20;
+
+    /// Notes a defect; `message` is only formed for the first of its kind.
+    pub fn report(&mut self, code: Code, line: u32, other: u32, message: impl FnOnce() -> String) {
+        if let Some(&i) = self.index.get(&(code, line, other)) {
+            self.list[i].count += 1;
+        } else if self.list.len() < Self::LIMIT {
+            self.index.insert((code, line, other), self.list.len());
+            self.list.push(Finding { code, message: message(), line, other, count: 1 });
+        }
+    }
+
+    /// Takes over what another run found.
+    pub fn merge(&mut self, other: Findings) {
+        for f in other.list {
+            if let Some(&i) = self.index.get(&(f.code, f.line, f.other)) {
+                self.list[i].count += f.count;
+            } else if self.list.len() < Self::LIMIT {
+                self.index.insert((f.code, f.line, f.other), self.list.len());
+                self.list.push(f);
+            }
+        }
+    }
+
+    /// The findings.
+    pub fn list(&self) -> &[Finding] {
+        &self.list
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// True if one has this code.
+    pub fn has(&self, code: Code) -> bool {
+        self.list.iter().any(|f| f.code == code)
+    }
+}
+
+/// Source positions of an emitted text, by its lines.
+///
+/// A comment `// file.rs:12:5` (more text may follow) belongs to its own line if code stands before it, and otherwise to
+/// the lines after it; a line without one has the position of the last comment above.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    positions: Vec<Option<Span>>,
+    texts: Vec<String>,
+}
+
+impl Lines {
+    /// Reads the comments of a text.
+    pub fn of(text: &str) -> Lines {
+        let (mut positions, mut texts, mut last) = (vec![], vec![], None);
+        for line in text.lines() {
+            let (code, comment) = match line.split_once("//") {
+                Some((code, comment)) => (code, position(comment)),
+                None => (line, None),
+            };
+            if comment.is_some() {
+                last = comment;
+            }
+            positions.push(last.clone());
+            texts.push(code.trim().to_string());
+        }
+        Lines { positions, texts }
+    }
+
+    /// Position of a 1-based line.
+    pub fn span(&self, line: u32) -> Option<&Span> {
+        self.positions.get((line as usize).checked_sub(1)?)?.as_ref()
+    }
+
+    /// The emitted line without its comment.
+    pub fn text(&self, line: u32) -> Option<&str> {
+        self.texts.get((line as usize).checked_sub(1)?).map(String::as_str)
+    }
+
+    /// A finding as a diagnostic at the source line, with the emitted lines as notes.
+    pub fn diagnostic(&self, finding: &Finding) -> Diagnostic {
+        let span = self.span(finding.line).cloned().unwrap_or_else(Span::unknown);
+        let mut message = format!("{}: {}", finding.code, finding.message);
+        if finding.count > 1 {
+            message += &format!(" ({} times)", finding.count);
+        }
+        let mut d = Diagnostic::error_at(span, finding.code.id(), message);
+        for line in [finding.line, finding.other] {
+            if let Some(text) = self.text(line).filter(|t| !t.is_empty()) {
+                d = d.note(format!("emitted line {line} is `{text}`,"), self.span(line).cloned());
+            }
+        }
+        match finding.code.help() {
+            Some(help) => d.help(help),
+            None => d,
+        }
+    }
+}
+
+/// Reads `file.rs:12:5` at the start of a comment.
+fn position(comment: &str) -> Option<Span> {
+    let word = comment.split_whitespace().next()?.trim_end_matches([',', ';', '.']);
+    let (rest, column) = word.rsplit_once(':')?;
+    let (file, line) = rest.rsplit_once(':')?;
+    let (line, column) = (line.parse().ok()?, column.parse().ok()?);
+    (!file.is_empty()).then(|| Span { file: file.into(), line, column, frames: vec![], label: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_carry_the_nearest_comment() {
+        let lines = Lines::of("a();\n// norm.rs:12:5\nb();  // norm.rs:13:9 store\nc(); // because\n");
+        assert_eq!(lines.span(1), None);
+        assert_eq!(lines.span(2).map(Span::short).as_deref(), Some("norm.rs:12:5"));
+        assert_eq!(lines.span(3).map(Span::short).as_deref(), Some("norm.rs:13:9"));
+        assert_eq!(lines.span(4).map(Span::short).as_deref(), Some("norm.rs:13:9"));
+        assert_eq!(lines.text(3), Some("b();"));
+        assert_eq!(lines.span(9), None);
+    }
+
+    #[test]
+    fn codes_are_distinct() {
+        for (i, a) in Code::ALL.iter().enumerate() {
+            assert!(Code::ALL[..i].iter().all(|b| a.name() != b.name() && a.id() != b.id()));
+        }
+    }
+
+    #[test]
+    fn a_repeated_defect_is_one_finding() {
+        let mut f = Findings::default();
+        for _ in 0..3 {
+            f.report(Code::RaceRead, 4, 7, || "x".into());
+        }
+        assert_eq!(f.list().len(), 1);
+        assert_eq!(f.list()[0].count, 3);
+    }
+}

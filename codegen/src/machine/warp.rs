@@ -1,0 +1,199 @@
+//! Warp-wide operations: a rendezvous of the lanes named by a mask, then one result a lane.
+
+use super::{Clock, Code, Flow, Machine, State};
+
+/// Combination of one truth value a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// True if any is.
+    Any,
+    /// True if all are.
+    All,
+    /// How many are, at a barrier; which lanes are, in a warp.
+    Count,
+}
+
+impl Vote {
+    pub(super) fn start(self) -> u32 {
+        (self == Vote::All) as u32
+    }
+    pub(super) fn combine(self, so_far: u32, value: u32) -> u32 {
+        let v = (value != 0) as u32;
+        match self {
+            Vote::Any => so_far | v,
+            Vote::All => so_far & v,
+            Vote::Count => so_far + v,
+        }
+    }
+}
+
+/// Operations of a warp. Operands and results are words; a 64-bit value is two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WarpOp {
+    /// Lanes meet.
+    Sync,
+    /// Every lane's words come from the lane its last operand names, within segments of `width` lanes.
+    Shuffle {
+        /// How the source lane is found.
+        kind: Shuffle,
+        /// Lanes of a segment, a power of two.
+        width: u32,
+    },
+    /// One truth value a lane.
+    Vote(Vote),
+}
+
+/// How a shuffle finds its source lane from its last operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shuffle {
+    /// The lane with this number in the segment.
+    Index,
+    /// So many lanes below.
+    Up,
+    /// So many lanes above.
+    Down,
+    /// The lane whose number differs in these bits.
+    Xor,
+}
+
+/// Words a lane brings at most.
+pub(super) const OPERANDS: usize = 12;
+
+/// A rendezvous that has begun.
+#[derive(Debug)]
+pub(super) struct Gather {
+    op: WarpOp,
+    mask: u32,
+    arrived: u32,
+    line: u32,
+    operands: Box<[[u32; OPERANDS]; 32]>,
+}
+
+impl Machine {
+    /// A warp-wide operation of the lanes in `mask`. The results are in [`Machine::result`] afterwards.
+    pub fn warp(&mut self, op: WarpOp, mask: u32, operands: &[u32], line: u32) -> Flow {
+        self.count(line);
+        let (t, size) = (self.current, self.config.warp);
+        let (w, lane) = (t / size, t % size);
+        let lanes = (self.threads.len() - w * size).min(size);
+        let present = u32::MAX >> (32 - lanes);
+        // Lanes beyond the block do not exist; naming them is how a full mask is written.
+        let mask = mask & present;
+        if mask & (1 << lane) == 0 {
+            self.report(Code::DivergentWarp, line, format!("the mask {mask:#x} does not name the lane itself"));
+            return Flow::Go;
+        }
+        let mut words = [0; OPERANDS];
+        let n = operands.len().min(OPERANDS);
+        words[..n].copy_from_slice(&operands[..n]);
+        let gathers = &mut self.warps[w].gathers;
+        let at = match gathers.iter().position(|g| g.mask & mask != 0) {
+            Some(at) => at,
+            None => {
+                let operands = Box::new([[0; OPERANDS]; 32]);
+                gathers.push(Gather { op, mask, arrived: 0, line, operands });
+                gathers.len() - 1
+            }
+        };
+        let g = &mut gathers[at];
+        g.arrived |= 1 << lane;
+        g.operands[lane] = words;
+        let differs = g.op != op || g.mask != mask || g.line != line;
+        let (first_line, complete) = (g.line, g.arrived & g.mask == g.mask);
+        if differs {
+            let who = self.who(t);
+            self.findings.report(Code::DivergentWarp, line, first_line, || {
+                format!("{who} is at the warp-wide operation of line {line} while others are at line {first_line}")
+            });
+        }
+        self.threads[t].state = State::Warp { line };
+        if !complete {
+            return Flow::Wait;
+        }
+        let gather = self.warps[w].gathers.swap_remove(at);
+        self.close(w, gather);
+        self.resume_current()
+    }
+
+    /// All lanes have arrived: they meet, get their results and become ready.
+    fn close(&mut self, w: usize, g: Gather) {
+        let first = w * self.config.warp;
+        let members = |i: usize| g.arrived & (1 << i) != 0;
+        let lanes = self.config.warp.min(self.threads.len() - first);
+        Clock::meet(
+            self.threads[first..first + lanes]
+                .iter_mut()
+                .enumerate()
+                .filter(|(i, _)| members(*i))
+                .map(|(_, t)| &mut t.clock),
+        );
+        let ballot = (0..lanes).filter(|&i| members(i) && g.operands[i][0] != 0).fold(0u32, |b, i| b | 1 << i);
+        for lane in (0..lanes).filter(|&i| members(i)) {
+            let words = g.operands[lane];
+            let result = match g.op {
+                WarpOp::Sync => [0; 4],
+                WarpOp::Vote(Vote::Any) => [(ballot != 0) as u32, 0, 0, 0],
+                WarpOp::Vote(Vote::All) => [(ballot == g.arrived) as u32, 0, 0, 0],
+                WarpOp::Vote(Vote::Count) => [ballot, 0, 0, 0],
+                WarpOp::Shuffle { kind, width } => {
+                    let source = source_lane(kind, lane as u32, words[2], width);
+                    if members(source) {
+                        [g.operands[source][0], g.operands[source][1], 0, 0]
+                    } else {
+                        let who = self.who(first + lane);
+                        self.findings.report(Code::ShuffleSource, g.line, 0, || {
+                            format!("{who} reads from lane {source}, which takes no part")
+                        });
+                        [u32::MAX; 4]
+                    }
+                }
+            };
+            self.threads[first + lane].result = result;
+            self.make_ready(first + lane);
+        }
+    }
+
+    /// A rendezvous that waits for lanes that left the kernel is reported and closed without them.
+    pub(super) fn release_diverged_warp(&mut self) -> bool {
+        let size = self.config.warp;
+        for w in 0..self.warps.len() {
+            for at in 0..self.warps[w].gathers.len() {
+                let g = &self.warps[w].gathers[at];
+                let missing = g.mask & !g.arrived;
+                let gone = |lane: usize| {
+                    let state = self.threads.get(w * size + lane).map(|t| t.state);
+                    state == Some(State::Exited)
+                };
+                if (0..32).all(|lane| missing & (1 << lane) == 0 || gone(lane)) {
+                    let (line, first) = (g.line, missing.trailing_zeros() as usize);
+                    let who = self.who(w * size + first);
+                    self.findings.report(Code::DivergentWarp, line, 0, || {
+                        format!("the warp-wide operation of line {line} waits for {who}, which has left the kernel")
+                    });
+                    let gather = self.warps[w].gathers.swap_remove(at);
+                    self.close(w, gather);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Lane a shuffle reads; outside the segment it is the lane itself.
+fn source_lane(kind: Shuffle, lane: u32, operand: u32, width: u32) -> usize {
+    let width = width.clamp(1, 32);
+    let start = lane / width * width;
+    let at = lane - start;
+    let source = match kind {
+        Shuffle::Index => Some(operand % width),
+        Shuffle::Up => at.checked_sub(operand),
+        Shuffle::Down => at.checked_add(operand).filter(|&s| s < width),
+        // The hardware clamps only upwards: a lower segment may be read.
+        Shuffle::Xor => {
+            let s = lane ^ operand;
+            return if s < start + width { s as usize } else { lane as usize };
+        }
+    };
+    source.map_or(lane, |s| start + s) as usize
+}

@@ -1,0 +1,73 @@
+//! Fixes the order of every floating-point reduction, as a function of the kernel alone.
+//!
+//! The order is part of a kernel's result bits, so it is chosen before any target is known and every target obeys it.
+//! It is not a layout: `pass::distribute` later picks one that can produce this order cheaply.
+
+use crate::ir::{DType, Kernel, Op, Order, ReduceOp, Tree};
+
+/// Fills `order` of every `Reduce` and `ReduceRegion`.
+///
+/// A float sum over the last axis (or over a whole region) is spread over lanes, so that threads can do it without
+/// moving data; everything else is sequential. Orders of integer sums and of `Max`, `Min`, `AbsMax`, `And`, `Or` do not
+/// influence the result; they are filled all the same.
+pub fn plan(mut kernel: Kernel) -> Kernel {
+    for i in 0..kernel.ops.len() {
+        let order = match &kernel.ops[i].op {
+            Op::Reduce { op, src, axis, .. } => {
+                let view = kernel.view(*src);
+                let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
+                let last = *axis + 1 == view.extents.len();
+                if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+            }
+            Op::ReduceRegion { op, extents, value, .. } => {
+                if ordered(*op, kernel.value(*value).dtype) {
+                    lanes_of(extents.iter().product(), kernel.warps)
+                } else {
+                    Order::SEQUENTIAL
+                }
+            }
+            other => {
+                debug_assert!(!other.name().starts_with("reduce"));
+                continue;
+            }
+        };
+        if let Op::Reduce { order: o, .. } | Op::ReduceRegion { order: o, .. } = &mut kernel.ops[i].op {
+            *o = Some(order);
+        }
+    }
+    kernel
+}
+
+/// True if the order of combination shows in the result.
+pub fn ordered(op: ReduceOp, dtype: DType) -> bool {
+    op == ReduceOp::Sum && dtype.is_float()
+}
+
+/// Lanes for a row of `n` elements: as many consecutive elements a lane as vector accesses like, one warp or less if
+/// that covers the row, else the whole block.
+pub fn lanes_of(n: usize, warps: usize) -> Order {
+    let per_lane = [8, 4, 2].into_iter().find(|p| n > 0 && n % p == 0).unwrap_or(1);
+    let units = n.div_ceil(per_lane).max(1);
+    let lanes = if units <= 32 { units.next_power_of_two() } else { warps * 32 };
+    Order { lanes, per_lane, tree: Tree::AdjacentPairs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_use_one_warp_or_the_block() {
+        let lanes = |n| {
+            let o = lanes_of(n, 4);
+            (o.lanes, o.per_lane)
+        };
+        assert_eq!(lanes(7168), (128, 8));
+        assert_eq!(lanes(128), (16, 8));
+        assert_eq!(lanes(96), (16, 8));
+        assert_eq!(lanes(7), (8, 1));
+        assert_eq!(lanes(36), (16, 4));
+        assert_eq!(lanes(1), (1, 1));
+        assert_eq!(lanes(33), (128, 1));
+    }
+}

@@ -1,0 +1,375 @@
+//! The compiled form of a kernel for one set of dimension values: registers instead of values, affine forms instead of
+//! index expressions, bodies with their loop boxes. Plain data; `compile` makes it, `exec` runs it.
+
+use super::memory::Class;
+use crate::ir::{AtomicOp, BinaryOp, BufferId, CmpOp, DType, OpId, Order, ReduceOp, ScanKind, SpanId, UnaryOp};
+
+/// Lanes of a strip.
+pub const WIDTH: usize = 256;
+/// Most axes a loop box has.
+pub const MAX_RANK: usize = 8;
+
+/// A register of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reg {
+    /// Its class.
+    pub class: Class,
+    /// Number within the class.
+    pub slot: usize,
+}
+
+/// Something an index depends on.
+#[derive(Clone, Debug)]
+pub enum Atom {
+    /// A uniform index, by position in the environment.
+    Env(usize),
+    /// The element index of an axis of the loop box.
+    Elem(usize),
+    /// A per-lane index register (class L).
+    Lane(usize),
+    /// An integer scalar.
+    Data(Reg, DType),
+    /// Product of two forms neither of which is constant.
+    Mul(Box<(Ix, Ix)>),
+    /// Floor quotient.
+    Div(Box<(Ix, Ix)>),
+    /// Floor remainder.
+    Mod(Box<(Ix, Ix)>),
+    /// Smaller.
+    Min(Box<(Ix, Ix)>),
+    /// Larger.
+    Max(Box<(Ix, Ix)>),
+}
+
+/// An index: a constant plus multiples of atoms.
+#[derive(Clone, Debug)]
+pub struct Ix {
+    /// Constant part.
+    pub c: i64,
+    /// Atoms that are the same for all lanes.
+    pub uniform: Vec<(i64, Atom)>,
+    /// Coefficient of each axis of the loop box; empty if all are zero.
+    pub elem: Vec<i64>,
+    /// Atoms that differ between lanes otherwise.
+    pub lanes: Vec<(i64, Atom)>,
+}
+
+impl Ix {
+    /// The same for all lanes.
+    pub fn is_uniform(&self) -> bool {
+        self.lanes.is_empty() && self.elem.iter().all(|&c| c == 0)
+    }
+    /// The constant it is, if it is one.
+    pub fn constant(&self) -> Option<i64> {
+        (self.uniform.is_empty() && self.is_uniform()).then_some(self.c)
+    }
+    /// Coefficient of an axis.
+    pub fn coef(&self, axis: usize) -> i64 {
+        self.elem.get(axis).copied().unwrap_or(0)
+    }
+}
+
+/// What an access touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A parameter.
+    Param(usize),
+    /// A tile.
+    Tile(usize),
+}
+
+/// How the sanitizer takes an index outside its axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// The access is checked or a copy: nothing to report.
+    Expected,
+    /// A tail the verifier keeps a guard for: past the end is expected, before the start is not.
+    Tail,
+    /// A defect.
+    Defect,
+}
+
+/// One axis or guard of a view.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The index.
+    pub index: Ix,
+    /// Exists iff `0 <= index < extent`.
+    pub extent: Ix,
+    /// What the sanitizer says otherwise.
+    pub outside: Outside,
+}
+
+/// An element access.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Where.
+    pub place: Place,
+    /// Element type of the view.
+    pub dtype: DType,
+    /// Address in elements of `dtype`.
+    pub address: Ix,
+    /// Axes, then guards.
+    pub checks: Vec<Check>,
+    /// All parts are affine in the loop box, so whole strips move at once.
+    pub affine: bool,
+}
+
+/// Where an index result goes.
+#[derive(Clone, Copy, Debug)]
+pub enum IxTarget {
+    /// The environment: a uniform index.
+    Env(usize),
+    /// A per-lane register.
+    Lane(usize),
+}
+
+/// A reduction's parameters.
+#[derive(Clone, Debug)]
+pub struct ReduceInfo {
+    /// Operation.
+    pub op: ReduceOp,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Order of combination.
+    pub order: Order,
+}
+
+/// What becomes of a body's values.
+#[derive(Clone, Debug)]
+pub enum Collect {
+    /// Nothing: `Parallel`, `Spread`, copies and fills.
+    None,
+    /// Combined to a scalar of the block frame.
+    Reduce {
+        /// How.
+        info: ReduceInfo,
+        /// The element's value.
+        value: Reg,
+        /// Result in the block frame.
+        result: Reg,
+    },
+    /// The first true one's index goes to the environment.
+    First {
+        /// The element's condition.
+        cond: Reg,
+        /// Environment position.
+        result: usize,
+    },
+}
+
+/// Extents of a loop box.
+#[derive(Clone, Debug)]
+pub enum Extents {
+    /// Known.
+    Fixed(Vec<usize>),
+    /// `lo..hi`, one axis.
+    Range(Ix, Ix),
+}
+
+/// An element body.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// The box.
+    pub extents: Extents,
+    /// Block scalars copied to body registers before the first strip.
+    pub splats: Vec<(Reg, Reg)>,
+    /// Constants, as bit patterns of a dtype.
+    pub constants: Vec<(Reg, DType, u64)>,
+    /// Block scalars that indices use: environment position, register, dtype.
+    pub env_data: Vec<(usize, Reg, DType)>,
+    /// The code.
+    pub code: Vec<Node>,
+    /// Results.
+    pub collect: Collect,
+}
+
+/// An instruction with its origin.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The instruction.
+    pub instr: Instr,
+    /// Position.
+    pub span: SpanId,
+    /// Op it came from.
+    pub op: OpId,
+}
+
+/// Instructions. Register operands belong to the frame the code runs in.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "fields are the op's operands, in the op's own words")]
+pub enum Instr {
+    Const {
+        dst: Reg,
+        dtype: DType,
+        bits: u64,
+    },
+    Index {
+        dst: Reg,
+        dtype: DType,
+        ix: Ix,
+    },
+    Unary {
+        op: UnaryOp,
+        dtype: DType,
+        dst: Reg,
+        x: Reg,
+    },
+    Binary {
+        op: BinaryOp,
+        dtype: DType,
+        dst: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Fma {
+        dst: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
+    Compare {
+        op: CmpOp,
+        dtype: DType,
+        dst: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    CompareIndex {
+        op: CmpOp,
+        dst: Reg,
+        a: Ix,
+        b: Ix,
+    },
+    Select {
+        dst: Reg,
+        cond: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Cast {
+        from: DType,
+        to: DType,
+        dst: Reg,
+        x: Reg,
+    },
+    Bits {
+        from: DType,
+        to: DType,
+        dst: Reg,
+        x: Reg,
+    },
+    Clamp {
+        target: IxTarget,
+        dtype: DType,
+        x: Reg,
+        lo: Ix,
+        hi: Ix,
+    },
+    /// Under the mask.
+    Move {
+        dst: Reg,
+        src: Reg,
+    },
+    /// Under the mask.
+    MoveIndex {
+        target: IxTarget,
+        ix: Ix,
+    },
+    Load {
+        dst: Reg,
+        access: Box<Access>,
+        other: Option<Reg>,
+    },
+    Store {
+        access: Box<Access>,
+        src: Reg,
+    },
+    Atomic {
+        op: AtomicOp,
+        access: Box<Access>,
+        dst: Option<Reg>,
+        src: Reg,
+    },
+    /// Runs `code` for the lanes whose element of `access` exists; only the sanitizer needs it.
+    Inside {
+        access: Box<Access>,
+        code: Vec<Node>,
+    },
+    If {
+        cond: Reg,
+        then: Vec<Node>,
+        els: Vec<Node>,
+    },
+    For {
+        target: IxTarget,
+        lo: Ix,
+        hi: Ix,
+        code: Vec<Node>,
+    },
+    Loop {
+        code: Vec<Node>,
+    },
+    Break,
+    Continue,
+    Alloc {
+        tile: usize,
+    },
+    Body(Box<Body>),
+    Reduce {
+        info: ReduceInfo,
+        src: Box<Access>,
+        shape: Vec<usize>,
+        strides: Vec<i64>,
+        axis: usize,
+        dst: usize,
+    },
+    Scan {
+        info: ReduceInfo,
+        kind: ScanKind,
+        src: Box<Access>,
+        shape: Vec<usize>,
+        strides: Vec<i64>,
+        axis: usize,
+        dst: usize,
+        total: Option<Reg>,
+    },
+    /// A barrier: block-level ops are phases already.
+    Nothing,
+}
+
+/// A tile's storage.
+#[derive(Clone, Debug)]
+pub struct TileInfo {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements; 0 for variables.
+    pub len: usize,
+    /// Kept as bytes, because a view reinterprets it.
+    pub bytes: bool,
+}
+
+/// A kernel compiled for one set of dimension values.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Block-level code.
+    pub code: Vec<Node>,
+    /// Registers of the block frame.
+    pub block_regs: [usize; 3],
+    /// Registers of the largest body.
+    pub body_regs: [usize; 3],
+    /// Size of the environment: index variables, then index buffers, then block scalars used in bodies.
+    pub env: usize,
+    /// One entry a buffer.
+    pub tiles: Vec<TileInfo>,
+    /// Extents of the grid.
+    pub grid: Vec<i64>,
+    /// Environment positions of the block indices.
+    pub block_ids: Vec<usize>,
+    /// Scalar parameters: register, dtype, position of the parameter.
+    pub scalars: Vec<(Reg, DType, usize)>,
+    /// Offsets may take 64 bits.
+    pub wide: bool,
+}

@@ -1,0 +1,112 @@
+//! The CPU device: host memory and the tile VM. A launch runs to its end before it returns.
+
+use super::null::no_graphs;
+use super::{Backend, DeviceInfo, Event, EventKind, Graph, Queue, RunOptions, lock};
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::launch::{Builds, Ready};
+use kiln_codegen::abi::Memory;
+use kiln_codegen::bind;
+use kiln_codegen::diag::Diagnostic;
+use kiln_codegen::host_memory::HostMemory;
+use kiln_codegen::target::Target;
+use kiln_codegen::vm;
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Debug)]
+pub(super) struct Cpu {
+    threads: Option<usize>,
+    builds: Arc<Builds>,
+}
+
+impl Cpu {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Cpu { threads: settings.threads, builds: Arc::default() }
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+    fn info(&self) -> DeviceInfo {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        DeviceInfo {
+            name: "cpu".into(),
+            model: "tile VM".into(),
+            target: Target::Vm,
+            arch: String::new(),
+            capability: None,
+            units: self.threads.unwrap_or(cores),
+            memory_bytes: 0,
+            driver: String::new(),
+        }
+    }
+    fn alloc(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        Ok(Arc::new(HostMemory::zeroed(bytes)))
+    }
+    fn write(&self, memory: &dyn Memory, offset: usize, bytes: &[u8]) -> Result<()> {
+        host(memory)?.write(offset, bytes);
+        Ok(())
+    }
+    fn read(&self, memory: &dyn Memory, offset: usize, out: &mut [u8]) -> Result<()> {
+        host(memory)?.read(offset, out);
+        Ok(())
+    }
+    fn queue(&self, options: &RunOptions) -> Result<Box<dyn Queue>> {
+        let options = vm::Options { sanitize: options.sanitize, threads: self.threads, order: options.order };
+        Ok(Box::new(CpuQueue { builds: Arc::clone(&self.builds), options, messages: Mutex::default() }))
+    }
+}
+
+fn host(memory: &dyn Memory) -> Result<&HostMemory> {
+    memory.host().ok_or_else(|| Error::Tensor {
+        what: "copy to or from cpu memory".into(),
+        expected: "memory on cpu".into(),
+        got: format!("memory on {}", memory.device()),
+    })
+}
+
+#[derive(Debug)]
+struct CpuQueue {
+    builds: Arc<Builds>,
+    options: vm::Options,
+    messages: Mutex<Vec<Diagnostic>>,
+}
+
+impl Queue for CpuQueue {
+    fn prepare(&self, ready: &Ready) -> Result<()> {
+        self.builds.get(ready).map(drop)
+    }
+    fn launch(&self, ready: &Ready) -> Result<()> {
+        let built = self.builds.get(ready)?;
+        let syms = bind::sym_values(&built.kernel, &ready.bound.dims, &ready.args);
+        if ready.grid(&built.kernel, &syms)?.contains(&0) {
+            return Ok(());
+        }
+        let kernel = || ready.name().to_string();
+        let report = vm::run(&built.kernel, &built.facts, &syms, &ready.args, &self.options)
+            .map_err(|diagnostics| Error::Refused { kernel: kernel(), target: "vm".into(), diagnostics })?;
+        lock(&self.messages).extend(report.messages);
+        if report.findings.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Sanitizer { kernel: kernel(), findings: report.findings })
+        }
+    }
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+    fn record(&self) -> Result<Event> {
+        Ok(Event(EventKind::Wall(std::time::Instant::now())))
+    }
+    fn begin_capture(&self) -> Result<bool> {
+        Ok(false)
+    }
+    fn end_capture(&self) -> Result<Graph> {
+        Err(no_graphs("cpu"))
+    }
+    fn take_messages(&self) -> Vec<Diagnostic> {
+        std::mem::take(&mut *lock(&self.messages))
+    }
+}

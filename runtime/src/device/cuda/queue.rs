@@ -1,0 +1,190 @@
+//! Streams of a GPU: launches, timestamps, graphs.
+//!
+//! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
+//! graph keeps its tensors and kernels alive itself, since it may replay at any time.
+
+use super::{Gpu, Loaded};
+use crate::device::{Event, EventKind, Graph, Queue, lock};
+use crate::error::{Error, Result};
+use crate::launch::Ready;
+use crate::launch::pack::Packed;
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
+use kiln_codegen::abi::{Arg, Memory};
+use kiln_codegen::bind;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Most names a fault message lists.
+const RECENT_MAX: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct CudaQueue {
+    gpu: Arc<Gpu>,
+    stream: Arc<CudaStream>,
+    capture: Mutex<Option<Kept>>,
+}
+
+/// What a graph under capture refers to.
+#[derive(Debug, Default)]
+struct Kept {
+    memory: Vec<Arc<dyn Memory>>,
+    kernels: Vec<Arc<Loaded>>,
+}
+
+impl CudaQueue {
+    pub(super) fn new(gpu: Arc<Gpu>, stream: Arc<CudaStream>) -> Self {
+        CudaQueue { gpu, stream, capture: Mutex::default() }
+    }
+}
+
+/// Notes a kernel for the text of a fault.
+fn remember(gpu: &Gpu, kernel: &str) {
+    let mut recent = lock(&gpu.recent);
+    if recent.len() < RECENT_MAX && !recent.iter().any(|r| r == kernel) {
+        recent.push(kernel.to_string());
+    }
+}
+
+impl Queue for CudaQueue {
+    fn prepare(&self, ready: &Ready) -> Result<()> {
+        self.gpu.check()?;
+        self.gpu.load(ready).map(drop)
+    }
+
+    fn launch(&self, ready: &Ready) -> Result<()> {
+        let gpu = &self.gpu;
+        gpu.check()?;
+        let loaded = gpu.load(ready)?;
+        let (kernel, source) = (&loaded.compiled.scheduled, &loaded.compiled.source);
+        let syms = bind::sym_values(kernel, &ready.bound.dims, &ready.args);
+        let grid = ready.grid(kernel, &syms)?;
+        if let Some(caps) = gpu.info.target.caps() {
+            bind::check_limits(ready.name(), &grid, source.threads, source.shared_bytes, &caps)?;
+        }
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let mut packed = Packed::new(&source.signature, &syms, ready)?;
+        let mut pointers = packed.pointers();
+        // `check_limits` has bounded every extent by 2^31 - 1.
+        let extent = |axis: usize| grid.get(axis).copied().unwrap_or(1) as u32;
+        remember(gpu, ready.name());
+        gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
+        // SAFETY: `pointers` has one live slot an argument of the entry, in the order and with at least the size of the
+        // signature the source was emitted with; the driver copies the values before it returns. Tensors were bound,
+        // so every address is inside a live allocation of this device, which outlives the launch because freeing
+        // waits for the device.
+        unsafe {
+            result::launch_kernel(
+                loaded.function.cu_function(),
+                (extent(0), extent(1), extent(2)),
+                (source.threads as u32, 1, 1),
+                source.shared_bytes as u32,
+                self.stream.cu_stream(),
+                &mut pointers,
+            )
+        }
+        .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
+        let mut capture = lock(&self.capture);
+        match &mut *capture {
+            Some(kept) => {
+                kept.kernels.push(loaded);
+                kept.memory.extend(ready.args.iter().filter_map(|a| match a {
+                    Arg::Tensor(v) => Some(Arc::clone(&v.memory)),
+                    Arg::Scalar(_) | Arg::Absent | Arg::Workspace { .. } => None,
+                }));
+                Ok(())
+            }
+            None if gpu.settings.sync => {
+                drop(capture);
+                self.synchronize()
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.gpu.check()?;
+        self.stream.synchronize().map_err(|e| self.gpu.error("waiting for a stream", e))?;
+        lock(&self.gpu.recent).clear();
+        Ok(())
+    }
+
+    fn record(&self) -> Result<Event> {
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let event = self.stream.record_event(Some(flags)).map_err(|e| self.gpu.error("recording an event", e))?;
+        Ok(Event(EventKind::Cuda(Timestamp { gpu: Arc::clone(&self.gpu), event })))
+    }
+
+    fn begin_capture(&self) -> Result<bool> {
+        self.gpu.check()?;
+        let mut capture = lock(&self.capture);
+        if capture.is_some() {
+            return Err(Error::Unsupported {
+                what: format!("{}: capturing a graph", self.gpu.info.name),
+                expected: "one capture at a time on a stream".into(),
+                got: "a second one".into(),
+            });
+        }
+        self.gpu.capturing.fetch_add(1, Ordering::SeqCst);
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        if let Err(e) = self.stream.begin_capture(mode) {
+            self.gpu.capturing.fetch_sub(1, Ordering::SeqCst);
+            return Err(self.gpu.error("starting a capture", e));
+        }
+        *capture = Some(Kept::default());
+        Ok(true)
+    }
+
+    fn end_capture(&self) -> Result<Graph> {
+        let kept = lock(&self.capture).take().unwrap_or_default();
+        let ended = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        self.gpu.capturing.fetch_sub(1, Ordering::SeqCst);
+        self.gpu.free_pending();
+        match ended.map_err(|e| self.gpu.error("ending a capture", e))? {
+            Some(graph) => Ok(Graph(CapturedGraph { graph, gpu: Arc::clone(&self.gpu), kept })),
+            None => Err(Error::Driver {
+                device: self.gpu.info.name.clone(),
+                call: "ending a capture".into(),
+                cause: "the capture was invalidated".into(),
+            }),
+        }
+    }
+}
+
+/// A recorded event with its device.
+#[derive(Debug)]
+pub(crate) struct Timestamp {
+    gpu: Arc<Gpu>,
+    event: CudaEvent,
+}
+
+impl Timestamp {
+    pub(crate) fn elapsed_us(&self, end: &Timestamp) -> Result<f64> {
+        let ms = self.event.elapsed_ms(&end.event).map_err(|e| self.gpu.error("reading a timer", e))?;
+        Ok(f64::from(ms) * 1e3)
+    }
+}
+
+/// An instantiated graph with what it refers to; the graph is dropped first.
+pub(crate) struct CapturedGraph {
+    graph: CudaGraph,
+    gpu: Arc<Gpu>,
+    kept: Kept,
+}
+
+impl std::fmt::Debug for CapturedGraph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CapturedGraph").field("device", &self.gpu.info.name).finish_non_exhaustive()
+    }
+}
+
+impl CapturedGraph {
+    pub(crate) fn launch(&self) -> Result<()> {
+        self.gpu.check()?;
+        for kernel in &self.kept.kernels {
+            remember(&self.gpu, &kernel.compiled.plain.name);
+        }
+        self.graph.launch().map_err(|e| self.gpu.error("launching a graph", e))
+    }
+}
