@@ -358,6 +358,10 @@ pub fn cast(r: &mut Regs, n: usize, from: DType, to: DType, dst: Reg, x: Reg) {
             match (from, to) {
                 (DType::U32, DType::F32) => map1(o, x, |v| v as u32 as f32),
                 (_, DType::F32) => map1(o, x, |v| v as f32),
+                (_, DType::E8m0) => {
+                    map1(o, x, |v| int_value(from, v) as f32);
+                    round_slice(to, o);
+                }
                 _ => {
                     map1(o, x, |v| int_to_odd(int_value(from, v)));
                     round_slice(to, o);
@@ -366,8 +370,9 @@ pub fn cast(r: &mut Regs, n: usize, from: DType, to: DType, dst: Reg, x: Reg) {
         }
         (Class::L, Class::F) => {
             let (o, x) = (&mut r.f[dst.slot][..n], &r.l[x.slot][..n]);
-            if to == DType::F32 {
+            if matches!(to, DType::F32 | DType::E8m0) {
                 map1(o, x, |v| v as f32);
+                round_slice(to, o);
             } else {
                 map1(o, x, int_to_odd);
                 round_slice(to, o);

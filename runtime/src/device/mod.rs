@@ -6,6 +6,7 @@
 mod cpu;
 mod cuda;
 mod null;
+pub mod sim;
 
 pub use kiln_codegen::vm::BlockOrder;
 pub use null::Recorded;

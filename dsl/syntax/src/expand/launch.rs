@@ -91,8 +91,8 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
             #arc::new(Kernel #turbofish {
                 info: #info {
                     name,
-                    file: ::core::file!().into(),
-                    line: ::core::line!(),
+                    file: here().file().into(),
+                    line: here().line(),
                     dtypes: ::std::vec![#((#type_names.into(), #dtype::<#types>())),*],
                     params: ::std::vec![#(#params),*],
                     dims: ::std::vec![#(#dims),*],
@@ -122,8 +122,7 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
                 })
             }
             fn build(&self, request: &#request) -> ::core::result::Result<#built, ::std::vec::Vec<#diagnostic>> {
-                let at = here();
-                #build::<#config>(&self.info, at, request, |__cx, #config_name| {
+                #build::<#config>(&self.info, here(), request, |__cx, #config_name| {
                     #declarations
                     #(#facts)*
                     #(#statements)*
