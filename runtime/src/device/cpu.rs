@@ -5,12 +5,12 @@ use super::{Backend, DeviceInfo, Event, EventKind, Graph, Queue, RunOptions, loc
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::launch::{Builds, Ready};
-use crate::pending::vm;
 use kiln_codegen::abi::Memory;
 use kiln_codegen::bind;
 use kiln_codegen::diag::Diagnostic;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::target::Target;
+use kiln_codegen::vm;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Debug)]
