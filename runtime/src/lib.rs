@@ -14,7 +14,6 @@ pub mod device;
 pub mod error;
 mod launch;
 pub mod measure;
-mod pending;
 pub mod tensor;
 pub mod tune;
 

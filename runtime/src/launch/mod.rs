@@ -6,9 +6,9 @@ pub(crate) mod pack;
 
 use crate::device::{Device, lock};
 use crate::error::{Error, Result};
-use crate::pending::compile::{self, Built};
 use kiln_codegen::abi::{Arg, Launch, LaunchError, LaunchErrorKind, Memory, TensorView};
 use kiln_codegen::bind::{self, Bound};
+use kiln_codegen::compile::{self, Built};
 use kiln_codegen::ir::Kernel;
 use kiln_codegen::spec::{BuildRequest, KernelDef};
 use std::collections::HashMap;
