@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
-//! | `control` | what `for`, `while`, `if`, `let mut` are rewritten into |
+//! | `loops` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |
 //! | `session` | the builder state of this thread |
 #![forbid(unsafe_code)]
@@ -17,13 +17,14 @@
 extern crate self as dsl;
 
 mod arith;
+mod branch;
 mod compare;
 mod config;
-mod control;
 mod dtype;
 mod index;
 mod kernel;
 mod launch;
+mod loops;
 mod math;
 mod ops;
 #[doc(hidden)]
@@ -33,23 +34,23 @@ mod scalar;
 mod session;
 mod tensor;
 mod tile;
+mod var;
 
+pub use branch::{Arm, Cond, DeviceIf, Guard, HostGuard, HostIf, IfEnd, Join, Joined};
 pub use compare::{Compare, Decides, HostNumber, Logic};
 pub use config::{ConfigField, ConfigWord};
-pub use control::{
-    BoxIndex, Cond, DeviceIf, DeviceLoop, ElementBody, Guard, Held, HostGuard, HostIf, IfEnd, IntoHeld, Join, Jumps,
-    Parallel, Rng, Sequential, Spread, Var, VarInit, WhileCond,
-};
 pub use dtype::*;
 pub use index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use kiln_codegen::spec::KernelDef;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
 pub use launch::{View, ViewMut};
+pub use loops::{BoxIndex, DeviceLoop, ElementBody, Jumps, Parallel, Rng, Sequential, Spread, WhileCond};
 pub use ops::{Dest, Grid, Place, Reduce, Side};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use tile::{Frag, Shared, Space, Tile};
+pub use var::{Held, IntoHeld, Var, VarInit};
 
 /// Host code inside a kernel, left as it is: `let mut tiles = host!(Vec::new());`.
 #[macro_export]

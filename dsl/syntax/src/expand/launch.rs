@@ -132,7 +132,8 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
     }
     .into_iter()
     .chain({
-        let here = quote_spanned!(span=> #location::caller());
+        let at_name = paths.at(span, "Location");
+        let here = quote_spanned!(span=> #at_name::caller());
         quote! {
             /// Where the kernel is declared.
             fn here() -> &'static #location<'static> {
