@@ -46,11 +46,14 @@ pub struct Config {
     pub timing: Timing,
     /// Seed of all choices.
     pub seed: u64,
-    /// Operations one thread may execute in a block before the run is given up.
+    /// Operations all threads of a block may execute together before the run is given up.
     pub spin_limit: u64,
 }
 
 impl Config {
+    /// Default of [`Config::spin_limit`]: some seconds.
+    pub const SPIN_LIMIT: u64 = 40_000_000;
+
     /// An NVIDIA block of this shape, run in order with early completion.
     pub fn nvidia(threads: usize, shared_bytes: usize, grid: [u32; 3]) -> Self {
         Config {
@@ -61,7 +64,7 @@ impl Config {
             policy: Policy::InOrder,
             timing: Timing::Early,
             seed: 0,
-            spin_limit: 20_000_000,
+            spin_limit: Self::SPIN_LIMIT,
         }
     }
 }
@@ -101,7 +104,6 @@ enum State {
 struct Thread {
     state: State,
     clock: Clock,
-    operations: u64,
     result: [u32; 4],
     /// Number of the open group of asynchronous copies.
     group: u32,
@@ -153,6 +155,8 @@ pub struct Machine {
     current: usize,
     abandoned: bool,
     steps: u64,
+    /// Of the running block.
+    operations: u64,
 }
 
 impl Machine {
@@ -176,6 +180,7 @@ impl Machine {
             current: 0,
             abandoned: false,
             steps: 0,
+            operations: 0,
         }
     }
 
@@ -183,12 +188,12 @@ impl Machine {
     pub fn begin_block(&mut self, block: u32) {
         let nothing = Rc::new(vec![0; self.config.threads]);
         self.block = block;
+        self.operations = 0;
         self.shared = Shared::new(self.config.shared_bytes);
         self.threads = (0..self.config.threads)
             .map(|t| Thread {
                 state: State::Ready,
                 clock: Clock::new(t as Actor, &nothing),
-                operations: 0,
                 result: [0; 4],
                 group: 1,
                 copies: vec![],
@@ -318,9 +323,8 @@ impl Machine {
     }
 
     fn count(&mut self, line: u32) {
-        let t = &mut self.threads[self.current];
-        t.operations += 1;
-        if t.operations > self.config.spin_limit && !self.abandoned {
+        self.operations += 1;
+        if self.operations > self.config.spin_limit && !self.abandoned {
             self.abandoned = true;
             let limit = self.config.spin_limit;
             self.report(Code::SpinLimit, line, format!("more than {limit} operations in one block"));

@@ -26,7 +26,10 @@ pub fn plan(mut kernel: Kernel) -> Kernel {
                     Order::SEQUENTIAL
                 }
             }
-            _ => continue,
+            other => {
+                debug_assert!(!other.name().starts_with("reduce"));
+                continue;
+            }
         };
         if let Op::Reduce { order: o, .. } | Op::ReduceRegion { order: o, .. } = &mut kernel.ops[i].op {
             *o = Some(order);

@@ -1,1 +1,301 @@
 //! CUDA C++: header-free text that NVRTC compiles without a toolkit.
+//!
+//! Straight printing of a scheduled kernel: `expr` prints indices and scalars, `access` loads and stores, `body` ops,
+//! `loops` element loops, `collective` what threads do together, `prelude` the snippets a text uses. Which thread does
+//! what was decided by the passes.
+
+mod access;
+mod body;
+mod collective;
+mod expr;
+mod loops;
+mod names;
+mod prelude;
+
+use self::expr::Text;
+use self::names::Names;
+use super::Source;
+use crate::abi::{SigArg, Signature};
+use crate::analysis::Ranges;
+use crate::diag::Diagnostic;
+use crate::ir::{
+    Access, BlockId, BufferId, DType, IxVarId, Kernel, OpId, ParamId, ParamKind, SpanId, SymId, Value, ValueId,
+};
+use crate::target::{Caps, Target};
+use crate::valid::Facts;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Text of a scheduled kernel.
+///
+/// # Errors
+/// Operations that have no CUDA form yet.
+pub fn emit(kernel: &Kernel, facts: &Facts, target: Target) -> Result<Source, Vec<Diagnostic>> {
+    let Some(caps) = target.caps() else {
+        let d = Diagnostic::error(kernel, kernel.span, "C0001", format!("`{}` takes no CUDA text", target.name()));
+        return Err(vec![d.help("choose sm_80, sm_90a or sm_100a")]);
+    };
+    let mut e = Emitter::new(kernel, facts, caps);
+    e.depth = 1;
+    e.block(kernel.body);
+    if e.errors.is_empty() { Ok(e.finish()) } else { Err(e.errors) }
+}
+
+/// State while one kernel is printed.
+struct Emitter<'a> {
+    k: &'a Kernel,
+    facts: &'a Facts,
+    ranges: Ranges,
+    caps: Caps,
+    /// Index arithmetic needs 64 bits.
+    wide: bool,
+    out: String,
+    depth: usize,
+    names: Names,
+    params: Vec<String>,
+    syms: Vec<String>,
+    index: HashMap<IxVarId, Text>,
+    values: HashMap<ValueId, Text>,
+    buffers: HashMap<BufferId, String>,
+    /// Uses of each value: how many, and the block of the only one.
+    uses: HashMap<ValueId, (usize, BlockId)>,
+    block: BlockId,
+    snippets: BTreeSet<prelude::Snippet>,
+    used_syms: BTreeSet<SymId>,
+    used_blocks: BTreeSet<u8>,
+    /// `lane` and `group` constants by number of lanes.
+    used_lanes: BTreeSet<usize>,
+    used_warp: bool,
+    used_tid: bool,
+    /// The element loop being printed.
+    element: Option<loops::Element>,
+    /// Scratch of the next collective.
+    scratch: Option<BufferId>,
+    errors: Vec<Diagnostic>,
+}
+
+impl<'a> Emitter<'a> {
+    fn new(k: &'a Kernel, facts: &'a Facts, caps: Caps) -> Self {
+        let mut names = Names::default();
+        let params = k.params.iter().map(|p| names.declare(&p.name)).collect();
+        let syms = k.syms.iter().map(|s| names.declare(&s.name)).collect();
+        let mut e = Emitter {
+            k,
+            facts,
+            ranges: Ranges::new(k),
+            caps,
+            wide: k.syms.iter().any(|s| s.max > i64::from(i32::MAX)),
+            out: String::new(),
+            depth: 0,
+            names,
+            params,
+            syms,
+            index: HashMap::new(),
+            values: HashMap::new(),
+            buffers: HashMap::new(),
+            uses: body::uses(k),
+            block: k.body,
+            snippets: BTreeSet::new(),
+            used_syms: BTreeSet::new(),
+            used_blocks: BTreeSet::new(),
+            used_lanes: BTreeSet::new(),
+            used_warp: false,
+            used_tid: false,
+            element: None,
+            scratch: None,
+            errors: vec![],
+        };
+        for &v in &k.block_ids {
+            let name = e.names.declare(&k.ix_var(v).name);
+            e.index.insert(v, Text::name(name));
+        }
+        for (i, p) in k.params.iter().enumerate() {
+            if let ParamKind::Scalar { value, .. } = p.kind {
+                e.values.insert(value, Text::name(e.params[i].clone()));
+            }
+        }
+        e
+    }
+
+    // --- output ---
+
+    fn line(&mut self, text: impl AsRef<str>) {
+        for _ in 0..self.depth {
+            self.out += "    ";
+        }
+        self.out += text.as_ref();
+        self.out.push('\n');
+    }
+    fn open(&mut self, head: &str) {
+        let head = if head.is_empty() { "{".to_string() } else { format!("{head} {{") };
+        self.line(head);
+        self.depth += 1;
+        self.names.enter();
+    }
+    /// A scope whose head declares a variable like `wish`.
+    fn open_with(&mut self, wish: &str, head: impl FnOnce(&str) -> String) -> Text {
+        self.names.enter();
+        let name = self.names.declare(wish);
+        let head = head(&name);
+        self.line(format!("{head} {{"));
+        self.depth += 1;
+        Text::name(name)
+    }
+    fn close(&mut self) {
+        self.names.leave();
+        self.depth -= 1;
+        self.line("}");
+    }
+    /// A blank line and the position of what follows.
+    fn comment(&mut self, span: SpanId, what: &str) {
+        let s = self.k.span_of(span);
+        let label = s.label.as_ref().map(|l| format!(" {l}")).unwrap_or_default();
+        if !self.out.is_empty() && !self.out.ends_with("{\n") && !self.out.ends_with("\n\n") {
+            self.out.push('\n');
+        }
+        self.line(format!("// {}{label}: {what}", s.short()));
+    }
+    /// Removes index and condition constants printed since `from` that nothing uses.
+    fn drop_unused(&mut self, from: usize) {
+        let tail = self.out.split_off(from);
+        let lines: Vec<&str> = tail.lines().collect();
+        let mut keep: Vec<&str> = vec![];
+        let mentions = |line: &str, name: &str| {
+            line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == name)
+        };
+        for line in lines.iter().rev() {
+            let mut words = line.split_whitespace();
+            let constant = words.next() == Some("const") && matches!(words.next(), Some("int" | "i64" | "bool"));
+            let name = words.next().unwrap_or_default();
+            let declared = constant && words.next() == Some("=") && !line.contains('(') | line.contains("const bool");
+            if !declared || keep.iter().any(|l| mentions(l, name)) {
+                keep.push(line);
+            }
+        }
+        for line in keep.iter().rev() {
+            self.out += line;
+            self.out.push('\n');
+        }
+    }
+    fn unsupported(&mut self, op: OpId, what: &str, help: &str) {
+        let d = Diagnostic::error(self.k, self.k.op(op).span, "C0301", format!("{what} has no CUDA form yet"));
+        self.errors.push(d.help(help));
+    }
+    fn need(&mut self, s: prelude::Snippet) {
+        self.snippets.insert(s);
+    }
+    fn tid(&mut self) -> String {
+        self.used_tid = true;
+        "tid".into()
+    }
+    fn threads(&self) -> usize {
+        self.k.warps * 32
+    }
+    fn value_type(&self, v: ValueId) -> DType {
+        let Value { dtype, .. } = self.k.value(v);
+        *dtype
+    }
+    /// Type of index variables.
+    fn index_type(&self) -> &'static str {
+        if self.wide { "i64" } else { "int" }
+    }
+
+    // --- the frame around the body ---
+
+    fn finish(self) -> Source {
+        let entry = self.k.dtypes.iter().fold(self.k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
+        let mut args: Vec<(SigArg, String)> = vec![];
+        for (i, p) in self.k.params.iter().enumerate() {
+            let (id, name) = (ParamId(i as u32), &self.params[i]);
+            match &p.kind {
+                ParamKind::Tensor { dtype, access, .. } => {
+                    let ty = expr::memory_type(*dtype);
+                    let constant = if *access == Access::In { "const " } else { "" };
+                    args.push((SigArg::Pointer(id), format!("{constant}{ty}* __restrict__ {name}")));
+                }
+                ParamKind::Scalar { dtype, .. } => {
+                    args.push((SigArg::Scalar(id), format!("{} {name}", expr::register_type(*dtype))));
+                }
+                ParamKind::Absent => {}
+            }
+        }
+        for &s in &self.used_syms {
+            let text = format!("{} {}", self.index_type(), self.syms[s.0 as usize]);
+            args.push((SigArg::Sym { sym: s, wide: self.wide }, text));
+        }
+        let mut text = format!("// {}\n", self.head());
+        text += &prelude::text(&self.snippets, &self.caps);
+        text += &format!("\nextern \"C\" __global__ void __launch_bounds__({})\n{entry}(", self.threads());
+        let list: Vec<_> = args.iter().map(|(_, t)| t.as_str()).collect();
+        let indent = " ".repeat(entry.len() + 1);
+        text += &wrap(&list, &indent, 120);
+        text += ") {\n";
+        if self.k.shared_bytes > 0 {
+            text += "    extern __shared__ __align__(16) u8 shared[];\n";
+        }
+        let mut constants = BTreeMap::new();
+        if self.used_tid || self.used_warp || !self.used_lanes.is_empty() {
+            constants.insert(0, "const int tid = threadIdx.x;".to_string());
+        }
+        if self.used_warp {
+            constants.insert(1, "const int lane = tid % 32, warp = tid / 32;".to_string());
+        }
+        for &n in &self.used_lanes {
+            let group =
+                if self.out.contains(&format!("group{n}")) { format!(", group{n} = tid / {n}") } else { String::new() };
+            constants.insert(1 + n, format!("const int lane{n} = tid % {n}{group};"));
+        }
+        for &axis in &self.used_blocks {
+            let name = &self.index[&self.k.block_ids[axis as usize]].s;
+            let part = ["x", "y", "z"][axis as usize % 3];
+            constants.insert(5000 + axis as usize, format!("const {} {name} = blockIdx.{part};", self.index_type()));
+        }
+        if !constants.is_empty() && self.out.trim_start().starts_with("//") {
+            constants.insert(usize::MAX, String::new());
+        }
+        for c in constants.values() {
+            text += format!("    {c}").trim_end();
+            text.push('\n');
+        }
+        text += &self.out;
+        text += "}\n";
+        Source {
+            text,
+            signature: Signature { entry, args: args.into_iter().map(|(a, _)| a).collect() },
+            threads: self.threads(),
+            shared_bytes: self.k.shared_bytes,
+        }
+    }
+
+    fn head(&self) -> String {
+        let dtypes: Vec<_> = self.k.dtypes.iter().map(|(n, d)| format!("{n} = {d}")).collect();
+        let dims: Vec<_> = self.k.fixed_dims.iter().map(|(n, d)| format!("{n} = {d}")).collect();
+        let facts = [dtypes, dims].concat().join(", ");
+        let at = self.k.span_of(self.k.span).short();
+        if facts.is_empty() { format!("{} ({at})", self.k.name) } else { format!("{} ({at}): {facts}", self.k.name) }
+    }
+}
+
+/// Joins arguments with line breaks.
+fn wrap(items: &[&str], indent: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut column = indent.len();
+    for (i, item) in items.iter().enumerate() {
+        let last = i + 1 == items.len();
+        if i > 0 {
+            if column + item.len() + 3 > width {
+                out += "\n";
+                out += indent;
+                column = indent.len();
+            } else {
+                out += " ";
+                column += 1;
+            }
+        }
+        out += item;
+        if !last {
+            out += ",";
+        }
+        column += item.len() + 1;
+    }
+    out
+}

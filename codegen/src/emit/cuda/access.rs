@@ -1,0 +1,263 @@
+//! Loads and stores: addresses, bounds checks, register tiles, and base pointers that do not change within a loop.
+
+use super::Emitter;
+use super::expr::{Text, literal, memory_type};
+use crate::ir::{Access, Base, BufferId, DType, IxExpr, IxId, Literal, OpId, ParamKind, Space, ValueId, ViewId};
+use crate::pass::access::{Stride, strides};
+use crate::pass::distribute::constant_index;
+
+/// Where an element is: `base[index]`.
+pub struct Place {
+    /// Pointer expression.
+    pub base: String,
+    /// Number of the element from there.
+    pub index: Text,
+}
+
+impl Emitter<'_> {
+    /// The register tile a view looks at.
+    pub fn register_tile(&self, view: ViewId) -> Option<BufferId> {
+        match self.k.view(view).base {
+            Base::Buffer(b) if self.k.buffer(b).space == Space::Frag => Some(b),
+            Base::Buffer(_) | Base::Param(_) => None,
+        }
+    }
+
+    /// True if a view is of global memory that nobody writes.
+    pub fn read_only(&self, view: ViewId) -> bool {
+        match self.k.view(view).base {
+            Base::Param(p) => {
+                matches!(self.k.param(p).kind, ParamKind::Tensor { access: Access::In, .. })
+            }
+            Base::Buffer(_) => false,
+        }
+    }
+
+    /// Short name of what a view looks at, for names of loaded values.
+    pub fn base_name(&self, view: ViewId) -> String {
+        match self.k.view(view).base {
+            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Buffer(b) => self.buffer(b),
+        }
+    }
+
+    pub fn buffer(&self, b: BufferId) -> String {
+        self.buffers.get(&b).cloned().unwrap_or_else(|| self.k.buffer(b).name.clone())
+    }
+
+    /// Memory element of an access.
+    pub fn place(&mut self, view: ViewId, index: &[IxId]) -> Place {
+        let v = self.k.view(view);
+        let strides = strides(self.k, view);
+        let ty = memory_type(v.dtype);
+        let (name, constant, stored) = match v.base {
+            Base::Param(p) => {
+                let (constant, dtype) = match &self.k.param(p).kind {
+                    ParamKind::Tensor { dtype, access, .. } => (*access == Access::In, *dtype),
+                    ParamKind::Scalar { dtype, .. } => (true, *dtype),
+                    ParamKind::Absent => (true, DType::U8),
+                };
+                (self.params[p.0 as usize].clone(), constant, dtype)
+            }
+            Base::Buffer(b) => (self.buffer(b), false, self.k.buffer(b).dtype),
+        };
+        let ty = if constant { format!("const {ty}") } else { ty.to_string() };
+        let name = if stored == v.dtype { name } else { format!("(({ty}*){name})") };
+
+        // Terms that are the same for all iterations go into a pointer in front of the loop.
+        let mut parts: Vec<(bool, IxId, Option<Stride>)> = vec![];
+        self.terms(v.offset, false, None, &mut parts);
+        for (&i, &s) in index.iter().zip(&strides) {
+            self.terms(i, false, Some(s), &mut parts);
+        }
+        let split = self.element.is_some() && matches!(v.base, Base::Param(_));
+        let (mut fixed, mut moving) = (Text::number(0), Text::number(0));
+        let mut number = 0i64;
+        for (negative, id, stride) in parts {
+            let factor = match stride {
+                None => Some(1),
+                Some(Stride::Const(c)) => Some(c),
+                Some(Stride::Index(s)) => self.k.ix_const(s),
+            };
+            if let (Some(c), Some(f)) = (self.k.ix_const(id), factor) {
+                number += if negative { -c * f } else { c * f };
+                continue;
+            }
+            let x = self.ix(id);
+            let f = match stride {
+                None => Text::number(1),
+                Some(Stride::Const(c)) => Text::number(c),
+                Some(Stride::Index(s)) => self.ix(s),
+            };
+            let term = Text::mul(&x, &f);
+            let sum = if split && self.fixed_in_loop(id) { &mut fixed } else { &mut moving };
+            *sum = if negative { Text::sub(sum, &term) } else { Text::add(sum, &term) };
+        }
+        if !fixed.is_zero() {
+            fixed = Text::add(&fixed, &Text::number(number));
+            let base = self.hoist(&name, &ty, &fixed);
+            return Place { base, index: moving };
+        }
+        Place { base: name, index: Text::add(&moving, &Text::number(number)) }
+    }
+
+    /// Splits an index into what is added up in it.
+    fn terms(&self, id: IxId, negative: bool, stride: Option<Stride>, out: &mut Vec<(bool, IxId, Option<Stride>)>) {
+        match self.k.ix_expr(id) {
+            IxExpr::Add(a, b) => {
+                self.terms(a, negative, stride, out);
+                self.terms(b, negative, stride, out);
+            }
+            IxExpr::Sub(a, b) => {
+                self.terms(a, negative, stride, out);
+                self.terms(b, !negative, stride, out);
+            }
+            IxExpr::Const(_)
+            | IxExpr::Sym(_)
+            | IxExpr::Var(_)
+            | IxExpr::Data(_)
+            | IxExpr::Mul(..)
+            | IxExpr::Div(..)
+            | IxExpr::Mod(..)
+            | IxExpr::Min(..)
+            | IxExpr::Max(..) => out.push((negative, id, stride)),
+        }
+    }
+
+    /// True if an index has one value during the element loop.
+    fn fixed_in_loop(&self, id: IxId) -> bool {
+        let Some(e) = &self.element else { return false };
+        match self.k.ix_expr(id) {
+            IxExpr::Const(_) | IxExpr::Sym(_) => true,
+            IxExpr::Data(_) => false,
+            IxExpr::Var(v) => !e.vars.contains(&v) && !e.inside.contains(&v),
+            IxExpr::Add(a, b)
+            | IxExpr::Sub(a, b)
+            | IxExpr::Mul(a, b)
+            | IxExpr::Div(a, b)
+            | IxExpr::Mod(a, b)
+            | IxExpr::Min(a, b)
+            | IxExpr::Max(a, b) => self.fixed_in_loop(a) && self.fixed_in_loop(b),
+        }
+    }
+
+    /// A pointer to `base + offset`, declared in front of the loop.
+    fn hoist(&mut self, base: &str, ty: &str, offset: &Text) -> String {
+        let key = format!("{base} {ty} {}", offset.s);
+        let Some(e) = &self.element else { return base.to_string() };
+        if let Some(name) = e.pointers.get(&key) {
+            return name.clone();
+        }
+        let (at, scope, depth) = (e.at, e.scope, e.depth);
+        let clean: String = base.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let wish = if base.starts_with('(') { "at".to_string() } else { format!("{clean}_at") };
+        let name = self.names.declare_in(scope, &wish);
+        let line = format!("{}{ty}* const {name} = {};\n", "    ".repeat(depth), Text::offset(base, offset));
+        self.out.insert_str(at, &line);
+        if let Some(e) = &mut self.element {
+            e.at += line.len();
+            e.pointers.insert(key, name.clone());
+        }
+        name
+    }
+
+    /// What has to hold for an access to exist, if anything is left to check.
+    pub fn bounds(&mut self, op: OpId, view: ViewId, index: &[IxId]) -> Option<Text> {
+        let v = self.k.view(view);
+        let pairs: Vec<(IxId, IxId)> =
+            index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied()).collect();
+        let proven = self.facts.guards.get(&op).cloned();
+        let mut all: Option<Text> = None;
+        for (axis, (i, e)) in pairs.into_iter().enumerate() {
+            let known = proven.as_ref().is_some_and(|p| p.get(axis) == Some(&false));
+            if known || crate::pass::access::in_range(self.k, &self.ranges, i, e) {
+                continue;
+            }
+            let t = self.inside(i, e);
+            all = Some(all.map_or(t.clone(), |a| Text::both(&a, &t)));
+        }
+        all
+    }
+
+    /// An element in a register: of this iteration, or at a constant index of a tile that every thread has whole.
+    pub fn register(&mut self, tile: BufferId, view: ViewId, index: &[IxId]) -> Text {
+        let name = self.buffer(tile);
+        let whole = self
+            .k
+            .buffer(tile)
+            .distribution
+            .as_ref()
+            .is_some_and(|d| d.split_axis == self.k.buffer(tile).extents.len() && d.lanes == d.threads);
+        if let (true, Some(c)) = (whole, constant_index(self.k, view, index)) {
+            return Text::element(&name, &Text::number(c));
+        }
+        let elements: usize = self.k.buffer(tile).extents.iter().product();
+        let (registers, lanes) = match &self.k.buffer(tile).distribution {
+            Some(d) => (d.registers(&self.k.buffer(tile).extents), d.lanes),
+            None => (1, 1),
+        };
+        let Some(e) = &self.element else { return Text::element(&name, &Text::number(0)) };
+        let count: usize = e.extents.iter().product();
+        let ratio = if elements == 0 { 1 } else { count / elements };
+        let index = e.register(ratio, registers, lanes);
+        Text::element(&name, &index)
+    }
+
+    /// A value read from memory or a register; zero or `other` outside.
+    pub fn load(&mut self, op: OpId, view: ViewId, index: &[IxId], other: Option<ValueId>) -> Text {
+        if let Some(tile) = self.register_tile(view) {
+            return self.register(tile, view, index);
+        }
+        let d = self.k.view(view).dtype;
+        if d == DType::E2m1 {
+            self.unsupported(op, "an access to e2m1 elements", "view the bytes");
+        }
+        let place = self.place(view, index);
+        let mut x = Text::element(&place.base, &place.index);
+        if d == DType::Bool {
+            x = super::expr::compare_text(crate::ir::CmpOp::Ne, &x, &Text::number(0));
+        }
+        let Some(c) = self.bounds(op, view, index) else { return x };
+        let zero = match other {
+            Some(v) => self.val(v),
+            None => literal(Literal { dtype: d, bits: 0 }),
+        };
+        Text::choose(&c, &x, &zero)
+    }
+
+    /// Writes a value; dropped outside.
+    pub fn store(&mut self, op: OpId, view: ViewId, index: &[IxId], value: &Text) {
+        if let Some(tile) = self.register_tile(view) {
+            let place = self.register(tile, view, index);
+            self.line(format!("{} = {};", place.s, value.s));
+            return;
+        }
+        if self.k.view(view).dtype == DType::E2m1 {
+            self.unsupported(op, "an access to e2m1 elements", "view the bytes");
+        }
+        let place = self.place(view, index);
+        let target = Text::element(&place.base, &place.index);
+        let condition = self.bounds(op, view, index);
+        let line = format!("{} = {};", target.s, value.s);
+        self.guarded(condition, &line);
+    }
+
+    /// Prints a statement under a condition and, at block level or in a replicated loop, for one thread only.
+    pub fn guarded(&mut self, condition: Option<Text>, line: &str) {
+        let owner = match &self.element {
+            Some(e) => e.owner.clone(),
+            None => {
+                let tid = self.tid();
+                Some(super::expr::compare_text(crate::ir::CmpOp::Eq, &Text::name(tid), &Text::number(0)))
+            }
+        };
+        let all = match (owner, condition) {
+            (Some(a), Some(b)) => Some(Text::both(&a, &b)),
+            (a, b) => a.or(b),
+        };
+        match all {
+            Some(c) => self.line(format!("if ({}) {line}", c.s)),
+            None => self.line(line),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Plans shared memory: scratch of collectives, row padding against bank conflicts, offsets, and the capacity check.
+//!
+//! Every tile has its own bytes for the whole kernel. Scratch is an `Alloc` of a tile named `partials` right before the
+//! op that uses it.
+
+use super::access::{Lanes, inner_axis};
+use super::distribute::{element_access, order_of};
+use super::walk;
+use crate::analysis::Ranges;
+use crate::diag::Diagnostic;
+use crate::ir::{Base, Block, Buffer, BufferId, DType, Kernel, MemoryLayout, Op, OpId, OpNode, Space, SpanId};
+use crate::target::Caps;
+use std::collections::{BTreeSet, HashSet};
+
+/// Name of scratch tiles; no user tile has it before a collective.
+pub const SCRATCH: &str = "partials";
+
+/// See the file's head.
+pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
+    add_scratch(&mut kernel);
+    let padded = transposed(&kernel);
+    let mut used = 0usize;
+    let mut table = vec![];
+    for i in 0..kernel.buffers.len() {
+        let b = &kernel.buffers[i];
+        if b.space != Space::Shared {
+            continue;
+        }
+        let mut strides = crate::ir::build::row_major(&b.extents);
+        let rank = b.extents.len();
+        let mut elements: usize = b.extents.iter().product();
+        if padded.contains(&BufferId(i as u32)) {
+            // One 4-byte word more a row: a column then walks through all banks.
+            let row = b.extents[rank - 1];
+            let pitch = row + 32 / b.dtype.bits().max(1);
+            strides.iter_mut().take(rank - 1).for_each(|s| *s = *s / row * pitch);
+            elements = elements / row * pitch;
+        }
+        let bytes = b.dtype.bytes(elements);
+        let offset_bytes = used.next_multiple_of(16);
+        used = offset_bytes + bytes;
+        table.push((i, bytes));
+        kernel.buffers[i].memory = Some(MemoryLayout { strides, swizzle: None, offset_bytes });
+    }
+    kernel.shared_bytes = used;
+    if used > caps.shared_bytes {
+        return Err(vec![too_large(&kernel, caps, &table)]);
+    }
+    Ok(kernel)
+}
+
+fn too_large(kernel: &Kernel, caps: &Caps, table: &[(usize, usize)]) -> Diagnostic {
+    let message = format!("the tiles need {} bytes of shared memory", kernel.shared_bytes);
+    let mut rows: Vec<_> = table.to_vec();
+    rows.sort_by_key(|&(i, bytes)| (std::cmp::Reverse(bytes), i));
+    let largest = rows.first().map_or(kernel.span, |&(i, _)| kernel.buffers[i].span);
+    let mut d = Diagnostic::error(kernel, largest, "C0201", message)
+        .label(format!("the target has {} bytes for a block", caps.shared_bytes));
+    for (i, bytes) in rows {
+        let b = &kernel.buffers[i];
+        let shape: Vec<_> = b.extents.iter().map(ToString::to_string).collect();
+        let text = format!("{bytes:>8} bytes  {} {}[{}]", b.name, b.dtype, shape.join(", "));
+        d = d.note(text, Some(kernel.span_of(b.span).clone()));
+    }
+    d.help("make tiles smaller, or let their uses agree so that they stay in registers")
+}
+
+/// Tiles that some loop walks along another axis than their last: consecutive threads would hit few banks.
+fn transposed(k: &Kernel) -> BTreeSet<BufferId> {
+    let ranges = Ranges::new(k);
+    let mut found = BTreeSet::new();
+    walk(k, k.block(k.body), &mut |_, op| {
+        let Op::Parallel { vars, extents, body, .. } = op else { return };
+        if inner_axis(extents).is_none() {
+            return;
+        }
+        let lanes = Lanes::new(k, &ranges, vars, extents, k.block(*body), 1);
+        walk(k, k.block(*body), &mut |_, op| {
+            let Some((view, index)) = element_access(op) else { return };
+            let v = k.view(view);
+            let Base::Buffer(b) = v.base else { return };
+            let t = k.buffer(b);
+            if t.space != Space::Shared || t.extents.len() < 2 {
+                return;
+            }
+            let row = t.extents[t.extents.len() - 1] as i64;
+            let column = index.iter().zip(&v.strides).any(|(&i, &s)| {
+                lanes.step(i).is_some_and(|d| d != 0) && k.ix_const(s).is_some_and(|c| c % row == 0 && row > 1)
+            });
+            if column {
+                found.insert(b);
+            }
+        });
+    });
+    // Padding changes strides, so every view must be rows and columns of the tile as it is declared.
+    let plain: HashSet<BufferId> = (0..k.buffers.len() as u32).map(BufferId).filter(|&b| paddable(k, b)).collect();
+    found.retain(|b| plain.contains(b) && 32 % k.buffer(*b).dtype.bits() == 0 && !collective(k, *b));
+    found
+}
+
+fn paddable(k: &Kernel, b: BufferId) -> bool {
+    let row = k.buffer(b).extents.last().copied().unwrap_or(1) as i64;
+    k.views.iter().filter(|v| v.base == Base::Buffer(b)).all(|v| {
+        v.dtype == k.buffer(b).dtype
+            && k.ix_const(v.offset).is_some_and(|o| (0..row).contains(&o) || o % row == 0)
+            && v.strides.iter().zip(&v.extents).all(|(&s, &e)| match (k.ix_const(s), k.ix_const(e)) {
+                (Some(s), Some(e)) => s % row == 0 || s * e <= row,
+                (Some(_), None) | (None, _) => false,
+            })
+    })
+}
+
+/// Reductions and scans address tiles by flat number.
+fn collective(k: &Kernel, b: BufferId) -> bool {
+    k.ops.iter().any(|n| match &n.op {
+        Op::Reduce { src, dst, .. } | Op::Scan { src, dst, .. } => k.view(*src).base == Base::Buffer(b) || *dst == b,
+        _ => false,
+    })
+}
+
+/// Puts an `Alloc` of scratch before each op that combines values of several warps.
+fn add_scratch(k: &mut Kernel) {
+    let warps = k.warps;
+    for block in 0..k.blocks.len() {
+        let ops = k.blocks[block].ops.clone();
+        let mut out = Vec::with_capacity(ops.len());
+        for id in ops {
+            if let Some((dtype, count)) = scratch(k, id, warps) {
+                out.push(alloc(k, dtype, count, k.op(id).span));
+            }
+            out.push(id);
+        }
+        k.blocks[block] = Block { ops: out };
+    }
+}
+
+/// Type and number of partial results an op exchanges through shared memory.
+fn scratch(k: &Kernel, id: OpId, warps: usize) -> Option<(DType, usize)> {
+    match &k.op(id).op {
+        Op::Reduce { op, src, axis, order, .. } => {
+            let extents = k.const_extents(*src)?;
+            let dtype = k.view(*src).dtype;
+            let wide = order_of(*order, *op, dtype, extents[*axis], warps).lanes > 32;
+            let rows = extents.iter().product::<usize>() / extents[*axis];
+            (wide && *axis + 1 == extents.len() && warps > 1).then_some((accumulator(dtype), rows * warps))
+        }
+        Op::ReduceRegion { op, extents, value, order, .. } => {
+            let dtype = k.value(*value).dtype;
+            let wide = order_of(*order, *op, dtype, extents.iter().product(), warps).lanes > 32;
+            (wide && warps > 1).then_some((accumulator(dtype), warps))
+        }
+        Op::Scan { src, axis, .. } => {
+            let last = *axis + 1 == k.view(*src).extents.len();
+            (last && warps > 1).then_some((k.view(*src).dtype, warps))
+        }
+        Op::FindFirst { .. } => (warps > 1).then_some((DType::I32, warps)),
+        Op::Atomic { result: Some(_), view, .. } => at_block_level(k, id).then_some((k.view(*view).dtype, 1)),
+        _ => None,
+    }
+}
+
+/// Type in which partial results travel: small floats as f32, everything else as it is.
+pub fn accumulator(dtype: DType) -> DType {
+    if dtype.is_float() { DType::F32 } else { dtype }
+}
+
+/// True if an op is not inside an element body.
+pub fn at_block_level(k: &Kernel, id: OpId) -> bool {
+    let mut inside = false;
+    walk(k, k.block(k.body), &mut |_, op| {
+        if let Op::Parallel { body, .. }
+        | Op::Spread { body, .. }
+        | Op::ReduceRegion { body, .. }
+        | Op::FindFirst { body, .. } = op
+        {
+            walk(k, k.block(*body), &mut |inner, _| inside |= inner == id);
+        }
+    });
+    !inside
+}
+
+fn alloc(k: &mut Kernel, dtype: DType, count: usize, span: SpanId) -> OpId {
+    k.buffers.push(Buffer {
+        name: SCRATCH.into(),
+        dtype,
+        index: false,
+        extents: vec![count],
+        space: Space::Shared,
+        distribution: None,
+        memory: None,
+        role: None,
+        span,
+    });
+    let buffer = BufferId(k.buffers.len() as u32 - 1);
+    k.ops.push(OpNode { op: Op::Alloc { buffer }, span });
+    OpId(k.ops.len() as u32 - 1)
+}

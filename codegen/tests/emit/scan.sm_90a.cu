@@ -1,0 +1,213 @@
+// scan (emit_kernels.rs:1:5)
+// Names of the element types. Floats narrower than 32 bits are bit patterns; arithmetic happens in f32.
+typedef unsigned char u8; typedef signed char i8; typedef unsigned short u16; typedef unsigned int u32;
+typedef long long i64; typedef unsigned long long u64;
+typedef u16 bf16; typedef u16 f16; typedef u8 e4m3; typedef u8 e5m2; typedef u8 e8m0;
+#define DEV __device__ __forceinline__
+
+// Several consecutive elements at once, in pieces of W bytes. The address is a multiple of W.
+template <int W> struct Piece;
+template <> struct Piece<2> { typedef u16 type; };
+template <> struct Piece<4> { typedef u32 type; };
+template <> struct Piece<8> { typedef uint2 type; };
+template <> struct Piece<16> { typedef uint4 type; };
+
+// Any memory.
+template <int W, int N, typename T> DEV void ld(T (&r)[N], const T* p) {
+    typedef typename Piece<W>::type P;
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) reinterpret_cast<P*>(r)[i] = reinterpret_cast<const P*>(p)[i];
+}
+template <int W, int N, typename T> DEV void st(T* p, const T (&r)[N]) {
+    typedef typename Piece<W>::type P;
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) reinterpret_cast<P*>(p)[i] = reinterpret_cast<const P*>(r)[i];
+}
+
+// Global memory that no thread writes during the kernel: loads through the read-only path. With a condition the load is
+// predicated instead of branched around, so that loads of several steps stay in flight together; the rest reads zero.
+DEV void ld_global_v1h(u16& a, const void* p) { asm("ld.global.nc.u16 %0, [%1];" : "=h"(a) : "l"(p)); }
+DEV void ld_global_v1(u32& a, const void* p) { asm("ld.global.nc.u32 %0, [%1];" : "=r"(a) : "l"(p)); }
+DEV void ld_global_v2(uint2& a, const void* p) {
+    asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(a.x), "=r"(a.y) : "l"(p));
+}
+DEV void ld_global_v4(uint4& a, const void* p) {
+    asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w) : "l"(p));
+}
+DEV void ld_global_v1h_if(u16& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %2, 0;\n mov.u16 %0, 0;\n @q ld.global.nc.u16 %0, [%1];\n}"
+        : "=h"(a) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v1_if(u32& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %2, 0;\n mov.u32 %0, 0;\n @q ld.global.nc.u32 %0, [%1];\n}"
+        : "=r"(a) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v2_if(uint2& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+        " @q ld.global.nc.v2.u32 {%0, %1}, [%2];\n}" : "=r"(a.x), "=r"(a.y) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v4_if(uint4& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %5, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n mov.u32 %2, 0;\n mov.u32 %3, 0;\n"
+        " @q ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w) : "l"(p), "r"((int)ok));
+}
+template <int W, int N, typename T> DEV void ld_global(T (&r)[N], const T* p) {
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) {
+        const u8* at = reinterpret_cast<const u8*>(p) + i * W;
+        if constexpr (W == 16) ld_global_v4(reinterpret_cast<uint4*>(r)[i], at);
+        else if constexpr (W == 8) ld_global_v2(reinterpret_cast<uint2*>(r)[i], at);
+        else if constexpr (W == 4) ld_global_v1(reinterpret_cast<u32*>(r)[i], at);
+        else ld_global_v1h(reinterpret_cast<u16*>(r)[i], at);
+    }
+}
+template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p, bool ok) {
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) {
+        const u8* at = reinterpret_cast<const u8*>(p) + i * W;
+        if constexpr (W == 16) ld_global_v4_if(reinterpret_cast<uint4*>(r)[i], at, ok);
+        else if constexpr (W == 8) ld_global_v2_if(reinterpret_cast<uint2*>(r)[i], at, ok);
+        else if constexpr (W == 4) ld_global_v1_if(reinterpret_cast<u32*>(r)[i], at, ok);
+        else ld_global_v1h_if(reinterpret_cast<u16*>(r)[i], at, ok);
+    }
+}
+
+// Combining values of several threads. Lanes combine neighbours first, then pairs of pairs; every lane gets the result.
+struct Sum {
+    static DEV float apply(float a, float b) { return a + b; }
+    static DEV int apply(int a, int b) { return (int)((u32)a + (u32)b); }
+    static DEV u32 apply(u32 a, u32 b) { return a + b; }
+    static DEV i64 apply(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+};
+struct Max {
+    static DEV float apply(float a, float b) { return fmaxf(a, b); }
+    template <typename T> static DEV T apply(T a, T b) { return a < b ? b : a; }
+};
+struct Min {
+    static DEV float apply(float a, float b) { return fminf(a, b); }
+    template <typename T> static DEV T apply(T a, T b) { return b < a ? b : a; }
+};
+struct And { template <typename T> static DEV T apply(T a, T b) { return (T)(a & b); } };
+struct Or { template <typename T> static DEV T apply(T a, T b) { return (T)(a | b); } };
+
+DEV float shfl_xor(float x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV int shfl_xor(int x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV u32 shfl_xor(u32 x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV i64 shfl_xor(i64 x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV u8 shfl_xor(u8 x, int o) { return (u8)__shfl_xor_sync(0xffffffffu, (u32)x, o); }
+DEV i8 shfl_xor(i8 x, int o) { return (i8)__shfl_xor_sync(0xffffffffu, (int)x, o); }
+DEV bool shfl_xor(bool x, int o) { return __shfl_xor_sync(0xffffffffu, (int)x, o) != 0; }
+
+template <class Op, int LANES, typename T> DEV T reduce_lanes(T x) {
+    #pragma unroll
+    for (int o = 1; o < LANES; o *= 2) x = Op::apply(x, shfl_xor(x, o));
+    return x;
+}
+// Partial results of all warps, from shared memory; an odd last one passes through a level.
+template <class Op, int WARPS, typename T> DEV T reduce_warps(const T* partials) {
+    T r[WARPS];
+    #pragma unroll
+    for (int i = 0; i < WARPS; i++) r[i] = partials[i];
+    #pragma unroll
+    for (int o = 1; o < WARPS; o *= 2) {
+        #pragma unroll
+        for (int i = 0; i + o < WARPS; i += 2 * o) r[i] = Op::apply(r[i], r[i + o]);
+    }
+    return r[0];
+}
+
+// Exclusive scan of one value a thread over the block, in thread order, and the total. One barrier if there are several
+// warps. `none` leaves the other side of Op unchanged.
+DEV float shfl_up(float x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
+DEV int shfl_up(int x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
+DEV u32 shfl_up(u32 x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
+DEV i64 shfl_up(i64 x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
+template <class Op, int WARPS, typename T> DEV T scan_block(T x, T none, T* partials, T& total) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    T through = x;
+    #pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+        const T left = shfl_up(through, o);
+        if (lane >= o) through = Op::apply(left, through);
+    }
+    T before = shfl_up(through, 1);
+    if (lane == 0) before = none;
+    if constexpr (WARPS == 1) {
+        total = __shfl_sync(0xffffffffu, through, 31);
+        return before;
+    } else {
+        if (lane == 31) partials[warp] = through;
+        __syncthreads();
+        T base = none;
+        total = none;
+        #pragma unroll
+        for (int i = 0; i < WARPS; i++) {
+            if (i == warp) base = total;
+            total = Op::apply(total, partials[i]);
+        }
+        return Op::apply(base, before);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+scan(const int* __restrict__ x, int* __restrict__ y, int* __restrict__ sum) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int tid = threadIdx.x;
+    int* const a = (int*)shared;
+
+    // emit_kernels.rs:2:5: parallel [1000]
+    #pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        const int i = (s * 128 + tid) * 4;
+        const bool ok = i < 1000;
+        alignas(16) int x_v[4];
+        ld_global_if<16>(x_v, x + i, ok);
+        alignas(16) int a_v[4];
+        #pragma unroll
+        for (int v = 0; v < 4; ++v) {
+            a_v[v] = x_v[v];
+        }
+        if (ok) st<16>(a + i, a_v);
+    }
+    int* const d = (int*)(shared + 4000);
+    int* const partials = (int*)(shared + 8000);
+    __syncthreads();  // a: written at emit_kernels.rs:2:5, read next
+
+    // emit_kernels.rs:3:5: scan prefix_exclusive along axis 0
+    int total;
+    {
+        int x[8], part = 0;
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int p = tid * 8 + i;
+            x[i] = p < 1000 ? a[p] : 0;
+            part = Sum::apply(part, x[i]);
+        }
+        int run = scan_block<Sum, 4>(part, (int)0, partials, total);
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int p = tid * 8 + i;
+            if (p < 1000) d[p] = run;
+            run = Sum::apply(run, x[i]);
+        }
+    }
+    __syncthreads();  // d: written at emit_kernels.rs:3:5, read next
+
+    // emit_kernels.rs:4:5: parallel [1000]
+    #pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        const int i = (s * 128 + tid) * 4;
+        const bool ok = i < 1000;
+        alignas(16) int d_v[4];
+        #pragma unroll
+        for (int v = 0; v < 4; ++v) d_v[v] = 0;
+        if (ok) ld<16>(d_v, d + i);
+        alignas(16) int y_v[4];
+        #pragma unroll
+        for (int v = 0; v < 4; ++v) {
+            y_v[v] = d_v[v];
+        }
+        if (ok) st<16>(y + i, y_v);
+    }
+    if (tid == 0) sum[0] = total;
+}
