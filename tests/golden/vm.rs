@@ -6,7 +6,7 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{BuildRequest, Case, Configs, Fill, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::vm::{self, Options};
-use kiln_codegen::{bind, diag};
+use kiln_codegen::{bind, compile, diag};
 use kiln_kernels::numeric::Tensors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn launch(
 ) -> Result<(), String> {
     let bound = bind::bind(def, config, args).map_err(|e| e.to_string())?;
     let request: &BuildRequest = &bound.request;
-    let built = build(def, request).map_err(|d| text(&d))?;
+    let built = compile::build(def, request).map_err(|d| text(&d))?;
     let syms = bind::sym_values(&built.kernel, &bound.dims, args);
     let report = vm::run(&built.kernel, &built.facts, &syms, args, options).map_err(|d| text(&d))?;
     if report.findings.is_empty() { Ok(()) } else { Err(text(&report.findings)) }
@@ -102,14 +102,4 @@ pub fn fill(case: &Case) -> Tensors {
         inputs.insert(input.tensor.name.clone(), tensor);
     }
     inputs
-}
-
-struct Built {
-    kernel: kiln_codegen::ir::Kernel,
-    facts: kiln_codegen::valid::Facts,
-}
-fn build(def: &dyn kiln_codegen::spec::KernelDef, request: &BuildRequest) -> Result<Built, Vec<diag::Diagnostic>> {
-    let kernel = kiln_codegen::pass::numerics::plan(def.build(request)?);
-    let facts = kiln_codegen::valid::check(&kernel)?;
-    Ok(Built { kernel, facts })
 }
