@@ -13,7 +13,7 @@ pub use build::{HostCompiler, Program};
 
 use kiln_codegen::abi::TensorView;
 use kiln_codegen::ir::Access;
-use kiln_codegen::machine::{Code, Config, Findings, Global, Machine, Policy, Timing};
+use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, Timing};
 use std::path::PathBuf;
 
 /// Why a text could not be run at all; defects of a text that runs are [`Findings`].
@@ -55,6 +55,9 @@ pub enum SimError {
         /// What the loader said.
         cause: String,
     },
+    /// The text has no entry of the name it should have.
+    #[error("the emitted text has no entry `{0}`")]
+    NoEntry(String),
     /// The arguments do not fit the entry.
     #[error("the emitted entry takes {expected} arguments, {got} were given")]
     Arity {
@@ -193,6 +196,8 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
             Some(_) => {}
         }
     }
+    let lines = program.lines(&findings.places());
+    findings.resolve(&|place| lines.get(&place).copied().unwrap_or(0));
     Ok(findings)
 }
 
@@ -217,7 +222,7 @@ fn run_once(
     (config.policy, config.timing, config.seed, config.spin_limit) = (by.policy, by.timing, by.seed, spin_limit);
     let (attach, entry) = program.functions()?;
     // SAFETY: the functions come from a program of this build's prelude, and the arity was checked.
-    let machine = unsafe { fiber::launch(Machine::new(config, global), attach, entry, &words) };
+    let machine = unsafe { fiber::launch(config, global, attach, entry, &words) };
     Ok(machine.map_err(SimError::Stacks)?.finish())
 }
 
