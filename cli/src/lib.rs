@@ -18,13 +18,14 @@ mod instance;
 mod judge;
 mod machine_code;
 mod output;
+mod pending;
 mod runner;
 mod shapes;
 mod suggest;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use command::{bench, check, doctor, emit, explain, list, new, run, tour};
+use command::{bench, check, doctor, emit, explain, list, new, run, tour, tune};
 use failure::Failure;
 use kiln_codegen::spec::OpSpec;
 use output::Output;
@@ -59,7 +60,8 @@ enum Command {
     Run(run::Args),
     /// Measure on a device
     Bench(bench::Args),
-
+    /// Search the config space of kernels
+    Tune(tune::Args),
     /// Make a project with a kernel to start from
     New(new::Args),
     /// Describe this machine: devices, compilers, caches
@@ -95,7 +97,7 @@ fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -
         Some(Command::Check(a)) => check::run(ops, a, out),
         Some(Command::Run(a)) => run::run(ops, a, out),
         Some(Command::Bench(a)) => bench::run(ops, a, out),
-
+        Some(Command::Tune(a)) => tune::run(ops, a, out),
         Some(Command::New(a)) => new::run(a, out),
         Some(Command::Doctor(a)) => doctor::run(a, out),
     }

@@ -1,4 +1,28 @@
 //! The kernel library of Kiln: operators as pure descriptions, one file a kernel.
+//!
+//! | operator | formula | file |
+//! | --- | --- | --- |
+//! | `vector_add` | `z = x + y` | [`elementwise::vector_add`] |
+//! | `rmsnorm` | `y = x · (mean(x²) + eps)^-½ · weight` | [`norm::rmsnorm`] |
+//! | `rope_partial` | rotation of channel pairs by the token's angles | [`position::rope_partial`] |
+//! | `quant_per_token_fp8` | rows to e4m3, a scale for each group | [`quant::per_token_fp8`] |
+//! | `swiglu_quant` | `g·σ(g)·u·w`, then the cast above | [`quant::swiglu_quant`] |
+//! | `hadamard` | `y = H_n · x · n^-½` | [`transform::hadamard`] |
+//! | `transpose` | `xt[b, n, m] = x[b, m, n]` | [`layout::transpose`] |
+//!
+//! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
+//! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.
+//! No device is touched here: an operator turns a problem into a `Plan`, which the runtime executes.
 #![forbid(unsafe_code)]
 
+pub mod elementwise;
+pub mod layout;
+pub mod norm;
 pub mod numeric;
+pub mod position;
+mod problem;
+pub mod quant;
+mod registry;
+pub mod transform;
+
+pub use registry::registry;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that independent input sets must exceed together: four times the largest second-level cache of the GPUs we
 /// know (60 MiB).
-pub const ROTATE_BYTES: usize = 4 * 60 << 20;
+pub const ROTATE_BYTES: usize = (4 * 60) << 20;
 /// Most sets that are worth their memory.
 pub const SETS_MAX: usize = 24;
 

@@ -9,3 +9,4 @@ pub mod list;
 pub mod new;
 pub mod run;
 pub mod tour;
+pub mod tune;

@@ -2,7 +2,7 @@
 //!
 //! Nothing here changes a kernel or judges it; `valid` asks these questions to judge, passes and emitters to choose.
 
-mod poly;
+pub(crate) mod poly;
 pub mod ranges;
 
 pub use ranges::{Affine, Ranges};

@@ -9,7 +9,7 @@
 
 use super::poly::{Atom, Poly};
 use crate::ir::{DType, IfResult, IxExpr, IxId, IxVarId, Kernel, Literal, Op, Relation, Sym, ValueId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// `constant + sum(coefficient * atom)`. Atoms are expressions of the kernel that are not sums and not products with a
 /// constant: symbols, variables, data, products of two non-constants, quotients, remainders, minima and maxima.
@@ -65,6 +65,22 @@ pub struct Ranges {
     facts: Vec<Poly>,
     /// Atoms of each variable's kind `Element`, `Loop` and so on are found through here.
     var_of_atom: HashMap<Atom, IxVarId>,
+    data_of_atom: HashMap<Atom, ValueId>,
+    /// Leaves that stand for an expression which did not fit the normal form.
+    opaque: HashSet<Atom>,
+}
+
+/// What a leaf of the normal form is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaf {
+    /// A launch-time number.
+    Sym,
+    /// An index variable.
+    Var(IxVarId),
+    /// A scalar.
+    Data(ValueId),
+    /// Unknown.
+    Opaque,
 }
 
 impl Ranges {
@@ -104,6 +120,12 @@ impl Ranges {
     /// True if `a == b` holds always.
     pub fn prove_eq(&self, a: IxId, b: IxId) -> bool {
         a == b || (self.prove_le(a, b) && self.prove_le(b, a))
+    }
+
+    /// True if the expression is never negative.
+    pub fn never_below_zero(&self, id: IxId) -> bool {
+        self.intervals[id.0 as usize].0.is_some_and(|x| x >= 0)
+            || self.polys[id.0 as usize].as_ref().is_some_and(|p| self.never_negative(p))
     }
 
     /// True if `a + gap <= b` holds always.
@@ -146,18 +168,33 @@ impl Ranges {
         self.vars[var.0 as usize]
     }
 
-    pub(crate) fn atom_var(&self, atom: Atom) -> Option<IxVarId> {
-        self.var_of_atom.get(&atom).copied()
+    /// All leaves the polynomial is computed from, with the atoms themselves.
+    pub(crate) fn leaves(&self, p: &Poly, out: &mut Vec<(Atom, Leaf)>) {
+        for a in p.atoms() {
+            match &self.atoms[a as usize].kind {
+                AtomKind::Leaf => {
+                    let leaf = match (self.var_of_atom.get(&a), self.data_of_atom.get(&a)) {
+                        (Some(&v), _) => Leaf::Var(v),
+                        (None, Some(&v)) => Leaf::Data(v),
+                        (None, None) if self.opaque.contains(&a) => Leaf::Opaque,
+                        (None, None) => Leaf::Sym,
+                    };
+                    if !out.contains(&(a, leaf)) {
+                        out.push((a, leaf));
+                    }
+                }
+                AtomKind::Div(x, y) | AtomKind::Min(x, y) | AtomKind::Max(x, y) => {
+                    self.leaves(x, out);
+                    self.leaves(y, out);
+                }
+            }
+        }
     }
 
-    /// True if `atom` is, or is computed from, one of `of`.
-    pub(crate) fn atom_depends(&self, atom: Atom, of: &[Atom]) -> bool {
-        let any = |p: &Poly| p.atoms().into_iter().any(|a| self.atom_depends(a, of));
-        of.contains(&atom)
-            || match &self.atoms[atom as usize].kind {
-                AtomKind::Leaf => false,
-                AtomKind::Div(a, b) | AtomKind::Min(a, b) | AtomKind::Max(a, b) => any(a) || any(b),
-            }
+    /// Bounds of a leaf as numbers and as polynomials.
+    pub(crate) fn bounds_of(&self, a: Atom) -> ((Option<i128>, Option<i128>), Option<&Poly>, Option<&Poly>) {
+        let info = &self.atoms[a as usize];
+        (info.range, info.lo.as_ref(), info.hi.as_ref())
     }
 
     /// Value of an atom's definition with `leaf` giving the leaves; used for enumeration.
@@ -376,6 +413,8 @@ impl<'a> Build<'a> {
                 vars: vec![None; kernel.ix_vars.len()],
                 facts: vec![],
                 var_of_atom: HashMap::new(),
+                data_of_atom: HashMap::new(),
+                opaque: HashSet::new(),
             },
             sym_polys: vec![None; kernel.syms.len()],
             sym_factors: HashMap::new(),
@@ -396,6 +435,9 @@ impl<'a> Build<'a> {
         }
         for i in 0..self.kernel.index.len() {
             self.visit(IxId(i as u32));
+        }
+        for v in 0..self.kernel.ix_vars.len() {
+            self.var(IxVarId(v as u32));
         }
         let mut facts = vec![];
         let one = Poly::constant(1);
@@ -619,7 +661,14 @@ impl<'a> Build<'a> {
             self.visit(b);
         }
         let by_tree = self.tree_interval(e);
-        let poly = self.form(e).unwrap_or_else(|| Poly::atom(self.leaf(by_tree, None, None)));
+        let poly = match self.form(e) {
+            Some(p) => p,
+            None => {
+                let a = self.leaf(by_tree, None, None);
+                self.out.opaque.insert(a);
+                Poly::atom(a)
+            }
+        };
         self.out.intervals[i] = meet(by_tree, self.out.poly_interval(&poly));
         self.out.polys[i] = Some(poly);
         self.done[i] = true;
@@ -745,6 +794,7 @@ impl<'a> Build<'a> {
         let range = dtype_range(self.kernel.value(v).dtype);
         let a = self.leaf(range, None, None);
         self.data_atoms.insert(v, a);
+        self.out.data_of_atom.insert(a, v);
         Poly::atom(a)
     }
 

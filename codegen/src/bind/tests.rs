@@ -57,7 +57,7 @@ impl KernelDef for Toy {
         Space { name: "ToyCfg".into(), axes: vec![rows] }
     }
     fn require(&self, dims: &BTreeMap<String, usize>, _: &Config) -> Result<(), Vec<String>> {
-        if dims["h"] % 8 == 0 { Ok(()) } else { Err(vec!["h % 8 == 0".into()]) }
+        if dims["h"].is_multiple_of(8) { Ok(()) } else { Err(vec!["h % 8 == 0".into()]) }
     }
     fn build(&self, _: &BuildRequest) -> Result<Kernel, Vec<Diagnostic>> {
         Err(vec![])

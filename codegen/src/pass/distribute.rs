@@ -49,10 +49,10 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
     }
     kernel.ix_const_id(0);
     let ranges = Ranges::new(&kernel);
-    let mut shared = BTreeSet::new();
-    let nodes = collect(&kernel, threads, &mut shared);
+    let (mut shared, mut uniform) = (BTreeSet::new(), BTreeSet::new());
+    let nodes = collect(&kernel, threads, &mut shared, &mut uniform);
     let solution = loop {
-        match solve(&kernel, &ranges, &nodes, &shared, threads) {
+        match solve(&kernel, &ranges, &nodes, &shared, &uniform, threads) {
             Ok(s) => break s,
             Err(tile) => {
                 shared.insert(tile);
@@ -81,20 +81,21 @@ struct Solution {
     tiles: BTreeMap<BufferId, Distribution>,
 }
 
-/// Finds all nodes; tiles used outside of them go to `shared`.
-fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>) -> Vec<Node> {
+/// Finds all nodes. Tiles used in ways no register can serve go to `shared`; those read at a constant index, by everyone
+/// at once, to `uniform`.
+fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform: &mut BTreeSet<BufferId>) -> Vec<Node> {
     let mut nodes = vec![];
     let mut inside = BTreeSet::new();
     walk(k, k.block(k.body), &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
             let mut node = loop_node(k, id, vars, extents, None);
-            loop_tiles(k, &mut node, vars, *body, shared, &mut inside);
+            loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             nodes.push(node);
         } else if let Op::ReduceRegion { vars, extents, body, value, order, op, .. } = op {
             let n = extents.iter().product();
             let map = row_map(order_of(*order, *op, k.value(*value).dtype, n, k.warps), n, threads);
             let mut node = loop_node(k, id, vars, extents, Some(map));
-            loop_tiles(k, &mut node, vars, *body, shared, &mut inside);
+            loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             // Fewer lanes than threads: every group does the same work, so tiles must be readable by all.
             if map.lanes != threads {
                 shared.extend(node.tiles.drain(..).map(|(t, _)| t));
@@ -127,10 +128,11 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>) -> Vec<N
     });
     // What is left are accesses outside of loops with a distribution.
     walk(k, k.block(k.body), &mut |id, op| {
-        if let Some((view, _)) = element_access(op)
+        if let Some((view, index)) = element_access(op)
             && !inside.contains(&id)
         {
-            shared.extend(frag_of(k, view));
+            let everyone = matches!(op, Op::Load { .. }) && constant_index(k, view, index).is_some();
+            (if everyone { &mut *uniform } else { &mut *shared }).extend(frag_of(k, view));
         }
     });
     nodes
@@ -147,12 +149,17 @@ fn loop_tiles(
     vars: &[IxVarId],
     body: BlockId,
     shared: &mut BTreeSet<BufferId>,
+    uniform: &mut BTreeSet<BufferId>,
     inside: &mut BTreeSet<OpId>,
 ) {
     walk(k, k.block(body), &mut |id, op| {
         let Some((view, index)) = element_access(op) else { return };
         inside.insert(id);
         let Some(tile) = frag_of(k, view) else { return };
+        if matches!(op, Op::Load { .. }) && constant_index(k, view, index).is_some() {
+            uniform.insert(tile);
+            return;
+        }
         match relation(k, vars, &node.extents, view, index, tile) {
             Some(r) if !matches!(op, Op::Atomic { .. }) && !(matches!(op, Op::Store { .. }) && r != Relation::Same) => {
                 node.tiles.push((tile, r));
@@ -181,6 +188,15 @@ fn frag_of(k: &Kernel, view: ViewId) -> Option<BufferId> {
         Base::Buffer(b) if k.buffer(b).space == Space::Frag => Some(b),
         Base::Buffer(_) | Base::Param(_) => None,
     }
+}
+
+/// Flat number of the tile element an access means, if it is a constant.
+pub(crate) fn constant_index(k: &Kernel, view: ViewId, index: &[IxId]) -> Option<i64> {
+    let v = k.view(view);
+    index
+        .iter()
+        .zip(&v.strides)
+        .try_fold(k.ix_const(v.offset)?, |sum, (&i, &s)| Some(sum + k.ix_const(i)? * k.ix_const(s)?))
 }
 
 /// True if a view covers a tile in row-major order, possibly with other extents.
@@ -256,6 +272,7 @@ fn solve(
     ranges: &Ranges,
     nodes: &[Node],
     shared: &BTreeSet<BufferId>,
+    uniform: &BTreeSet<BufferId>,
     threads: usize,
 ) -> Result<Solution, BufferId> {
     // Classes: node i is element i, tile b is element nodes.len() + b.
@@ -363,6 +380,9 @@ fn solve(
         }
         // A tile nobody touches in a loop has no class; it needs no memory either, but keeps one.
         let m = maps.get(&class[tile_at(id)]).ok_or(id)?;
+        if uniform.contains(&id) && !(m.replicated && m.lanes == threads) {
+            return Err(id);
+        }
         tiles.insert(id, m.distribution(&buffer.extents).ok_or(id)?);
     }
     let size =

@@ -23,6 +23,8 @@ enum Place {
 enum Kind {
     Read,
     Write,
+    /// Written by the first thread, as block-level stores are.
+    First,
     Atomic,
 }
 
@@ -145,7 +147,7 @@ impl Sync<'_> {
                 }
                 let verb = |k| match k {
                     Kind::Read => "read",
-                    Kind::Write => "written",
+                    Kind::Write | Kind::First => "written",
                     Kind::Atomic => "updated",
                 };
                 let at = |op: OpId| self.kernel.span_of(self.kernel.op(op).span).short();
@@ -180,19 +182,20 @@ impl Sync<'_> {
 
     fn effect(&self, id: OpId, op: &Op) -> Effect {
         let mut e = Effect::default();
-        let access = |op: &Op, e: &mut Effect| {
+        let access = |op: &Op, e: &mut Effect, block_level: bool| {
             let Some((view, _)) = element_access(op) else { return };
             let Some(place) = self.place(view) else { return };
             let kind = match op {
+                Op::Store { .. } if block_level => Kind::First,
                 Op::Store { .. } => Kind::Write,
                 Op::Atomic { .. } => Kind::Atomic,
                 _ => Kind::Read,
             };
             e.before.insert((place, kind));
         };
-        access(op, &mut e);
+        access(op, &mut e, true);
         for b in nested(op) {
-            walk(self.kernel, self.kernel.block(b), &mut |_, op| access(op, &mut e));
+            walk(self.kernel, self.kernel.block(b), &mut |_, op| access(op, &mut e, false));
         }
         let scratch = self.scratch.and_then(|b| self.tile(b));
         let exchange = |e: &mut Effect, wide: bool| {

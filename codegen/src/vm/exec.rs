@@ -192,6 +192,8 @@ pub struct Worker<'p> {
     active: Mask,
     exits: Vec<(Mask, Mask)>,
     stopped: bool,
+    /// The current body's rows run together, and its accesses are known to exist.
+    merged: bool,
     shadow: Option<Shadow>,
 }
 
@@ -237,6 +239,7 @@ impl<'p> Worker<'p> {
             active: Mask::first(1),
             exits: vec![],
             stopped: false,
+            merged: false,
             shadow,
         }
     }
@@ -473,6 +476,9 @@ impl<'p> Worker<'p> {
         for s in &fr.segs {
             let (mut lo, mut hi) = (0i64, s.len as i64);
             for (check, &(index, extent)) in access.checks.iter().zip(&checks) {
+                if self.merged {
+                    break;
+                }
                 let i0 = along(index, &check.index.elem, &s.x);
                 let k = check.index.coef(inner);
                 if k == 0 {
@@ -520,6 +526,7 @@ impl<'p> Worker<'p> {
         let mut valid = mask.and(Mask::first(n));
         let sanitize = self.shadow.is_some();
         let mut indices: Vec<Vec<i64>> = vec![];
+        let mut overflow: Option<(usize, usize)> = None;
         let mut outside: Option<(usize, usize)> = None;
         for (axis, check) in access.checks.iter().enumerate() {
             let mut index = self.temp();
@@ -541,6 +548,10 @@ impl<'p> Worker<'p> {
                 }
             }
             self.temps.push(extents);
+            if sanitize && !self.shared.program.wide && !uses_data(&check.index) {
+                let far = (0..n).find(|&l| mask.has(l) && i32::try_from(index[l]).is_err());
+                overflow = overflow.or(far.map(|lane| (lane, axis)));
+            }
             if sanitize { indices.push(index) } else { self.temps.push(index) }
         }
         let mut address = self.temp();
@@ -553,6 +564,19 @@ impl<'p> Worker<'p> {
         }
         if sanitize {
             self.check_indices(fr, node, access, mask.and(valid), &indices, &address, outside);
+            if let Some((lane, axis)) = overflow {
+                let name = self.name(access.place).to_string();
+                let i = indices[axis][lane];
+                let d = Diagnostic::error(
+                    self.shared.kernel,
+                    node.span,
+                    "S0106",
+                    format!("index overflow: {i} on axis {axis} of `{name}` does not fit 32 bits"),
+                )
+                .label(format!("computed{}", where_text(self.iteration(fr, lane))))
+                .help("build the kernel with wide indices");
+                self.find("S0106", node, node, d);
+            }
             self.temps.append(&mut indices);
         }
         Resolved { address, valid }
@@ -902,12 +926,19 @@ impl<'p> Worker<'p> {
 
     /// Runs code for the lanes of `mask`; returns those that reached its end.
     fn exec(&mut self, fr: &mut Lanes, code: &[Node], mut mask: Mask) -> Mask {
+        if mask.none() {
+            return mask;
+        }
+        self.active = mask;
         for node in code {
-            if mask.none() || self.stopped {
-                return Mask::default();
+            // Masks are looked at only where they may have changed: loading one just after it was stored is slow.
+            if let Some(left) = self.step(fr, node, &mask) {
+                mask = left;
+                self.active = mask;
+                if mask.none() {
+                    return mask;
+                }
             }
-            self.active = mask;
-            mask = self.step(fr, node, mask);
             if self.bad_division.replace(false) {
                 self.fault(
                     node,
@@ -916,11 +947,15 @@ impl<'p> Worker<'p> {
                     "index divisors are dimensions and constants; one of them is zero here",
                 );
             }
+            if self.stopped {
+                return Mask::default();
+            }
         }
         mask
     }
 
-    fn step(&mut self, fr: &mut Lanes, node: &Node, mask: Mask) -> Mask {
+    /// Runs one instruction; the lanes left after control flow, `None` if all are.
+    fn step(&mut self, fr: &mut Lanes, node: &Node, mask: &Mask) -> Option<Mask> {
         let n = fr.n;
         match &node.instr {
             Instr::Const { dst, dtype, bits } => lanes::fill(&mut fr.regs, n, *dst, *dtype, *bits),
@@ -956,49 +991,50 @@ impl<'p> Worker<'p> {
                 for lane in 0..n {
                     v[lane] = data_lane(&fr.regs, *x, *dtype, lane).max(l[lane]).min(h[lane]);
                 }
-                self.set_index(fr, *target, &v, mask);
+                self.set_index(fr, *target, &v, *mask);
                 self.temps.extend([l, h, v]);
             }
             Instr::Move { dst, src } => {
                 match dst.class {
-                    Class::F => move_lanes::<f32>(fr, *dst, *src, mask),
-                    Class::I => move_lanes::<i32>(fr, *dst, *src, mask),
-                    Class::L => move_lanes::<i64>(fr, *dst, *src, mask),
+                    Class::F => move_lanes::<f32>(fr, *dst, *src, *mask),
+                    Class::I => move_lanes::<i32>(fr, *dst, *src, *mask),
+                    Class::L => move_lanes::<i64>(fr, *dst, *src, *mask),
                 };
             }
             Instr::MoveIndex { target, ix } => {
                 let mut v = self.temp();
                 self.lanes_of(fr, ix, &mut v);
-                self.set_index(fr, *target, &v, mask);
+                self.set_index(fr, *target, &v, *mask);
                 self.temps.push(v);
             }
             Instr::Load { dst, access, other } => match dst.class {
-                Class::F => self.load::<f32>(fr, node, access, *dst, *other, mask),
-                Class::I => self.load::<i32>(fr, node, access, *dst, *other, mask),
-                Class::L => self.load::<i64>(fr, node, access, *dst, *other, mask),
+                Class::F => self.load::<f32>(fr, node, access, *dst, *other, *mask),
+                Class::I => self.load::<i32>(fr, node, access, *dst, *other, *mask),
+                Class::L => self.load::<i64>(fr, node, access, *dst, *other, *mask),
             },
             Instr::Store { access, src } => match src.class {
-                Class::F => self.store::<f32>(fr, node, access, *src, mask),
-                Class::I => self.store::<i32>(fr, node, access, *src, mask),
-                Class::L => self.store::<i64>(fr, node, access, *src, mask),
+                Class::F => self.store::<f32>(fr, node, access, *src, *mask),
+                Class::I => self.store::<i32>(fr, node, access, *src, *mask),
+                Class::L => self.store::<i64>(fr, node, access, *src, *mask),
             },
-            Instr::Atomic { op, access, dst, src } => self.atomic(fr, node, *op, access, *dst, *src, mask),
+            Instr::Atomic { op, access, dst, src } => self.atomic(fr, node, *op, access, *dst, *src, *mask),
             Instr::Inside { access, code } => {
-                let r = self.resolve(fr, node, access, mask);
+                let r = self.resolve(fr, node, access, *mask);
                 let inside = r.valid;
                 self.done(r);
                 self.exec(fr, code, inside);
+                return Some(*mask);
             }
             Instr::If { cond, then, els } => {
                 let c = Mask::of(&fr.regs.i[cond.slot][..n]);
                 let (yes, no) = (mask.and(c), mask.without(c));
                 let a = if yes.none() || then.is_empty() { yes } else { self.exec(fr, then, yes) };
                 let b = if no.none() || els.is_empty() { no } else { self.exec(fr, els, no) };
-                return a.or(b);
+                return Some(a.or(b));
             }
-            Instr::For { target, lo, hi, code } => return self.for_loop(fr, *target, lo, hi, code, mask),
+            Instr::For { target, lo, hi, code } => return Some(self.for_loop(fr, *target, lo, hi, code, *mask)),
             Instr::Loop { code } => {
-                let mut live = mask;
+                let mut live = *mask;
                 while !live.none() && !self.stopped {
                     self.exits.push(Default::default());
                     let end = self.exec(fr, code, live);
@@ -1006,19 +1042,19 @@ impl<'p> Worker<'p> {
                     // Lanes that broke out are in neither set.
                     live = end.or(again);
                 }
-                return mask;
+                return Some(*mask);
             }
             Instr::Break => {
                 if let Some(e) = self.exits.last_mut() {
-                    e.0 = e.0.or(mask);
+                    e.0 = e.0.or(*mask);
                 }
-                return Mask::default();
+                return Some(Mask::default());
             }
             Instr::Continue => {
                 if let Some(e) = self.exits.last_mut() {
-                    e.1 = e.1.or(mask);
+                    e.1 = e.1.or(*mask);
                 }
-                return Mask::default();
+                return Some(Mask::default());
             }
             Instr::Alloc { tile } => {
                 self.tiles[*tile].poison(self.shared.program.tiles[*tile].dtype);
@@ -1026,7 +1062,10 @@ impl<'p> Worker<'p> {
                     s.alloc(*tile);
                 }
             }
-            Instr::Body(body) => self.run_body(fr, node, body),
+            Instr::Body(body) => {
+                self.run_body(fr, body);
+                return Some(*mask);
+            }
             Instr::Reduce { info, src, shape, strides, axis, dst } => match class_of(info.dtype) {
                 Class::F => self.reduce::<f32>(fr, node, info, src, shape, strides, *axis, *dst),
                 Class::I => self.reduce::<i32>(fr, node, info, src, shape, strides, *axis, *dst),
@@ -1039,7 +1078,7 @@ impl<'p> Worker<'p> {
             },
             Instr::Nothing => {}
         }
-        mask
+        None
     }
 
     fn for_loop(&mut self, fr: &mut Lanes, target: IxTarget, lo: &Ix, hi: &Ix, code: &[Node], mask: Mask) -> Mask {
@@ -1128,7 +1167,7 @@ impl<'p> Worker<'p> {
 
     // --- bodies ---
 
-    fn run_body(&mut self, block: &mut Lanes, node: &Node, body: &Body) {
+    fn run_body(&mut self, block: &mut Lanes, body: &Body) {
         let mut extents = [1usize; MAX_RANK];
         let (rank, origin) = match &body.extents {
             Extents::Fixed(e) => {
@@ -1148,6 +1187,7 @@ impl<'p> Worker<'p> {
         for &(at, reg, dtype) in &body.env_data {
             self.env[at] = data_lane(&block.regs, reg, dtype, 0);
         }
+        self.merge(block, body, &mut extents[..rank]);
         let mut fr = std::mem::take(&mut self.body);
         let width = WIDTH.min(total);
         for &(dst, src) in &body.splats {
@@ -1189,8 +1229,45 @@ impl<'p> Worker<'p> {
                 self.env[*result] = found as i64;
             }
         }
-        let _ = node;
         self.body = fr;
+        self.merged = false;
+    }
+
+    /// Joins short innermost axes to one where every access runs through memory evenly and exists for the whole box.
+    fn merge(&mut self, block: &Lanes, body: &Body, extents: &mut [usize]) {
+        let rank = extents.len();
+        let Some(accesses) = &body.mergeable else { return };
+        if rank < 2 || extents[rank - 1] >= WIDTH / 2 || self.shadow.is_some() || extents.contains(&0) {
+            return;
+        }
+        for access in accesses {
+            for check in &access.checks {
+                let (mut lo, extent) = (self.scalar(block, &check.index), self.scalar(block, &check.extent));
+                let mut hi = lo;
+                for (&k, &e) in check.index.elem.iter().zip(extents.iter()) {
+                    let reach = k.wrapping_mul(e as i64 - 1);
+                    lo = lo.wrapping_add(reach.min(0));
+                    hi = hi.wrapping_add(reach.max(0));
+                }
+                if lo < 0 || hi >= extent {
+                    return;
+                }
+            }
+        }
+        let mut inner = extents[rank - 1];
+        let mut first = rank - 1;
+        while first > 0
+            && inner < 4 * WIDTH
+            && accesses.iter().all(|a| a.address.coef(first - 1) == a.address.coef(rank - 1).wrapping_mul(inner as i64))
+        {
+            first -= 1;
+            inner *= extents[first];
+        }
+        if first < rank - 1 {
+            extents[first..rank - 1].fill(1);
+            extents[rank - 1] = inner;
+            self.merged = true;
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the pieces of one reduction")]
@@ -1389,7 +1466,7 @@ impl<'p> Worker<'p> {
 
     // --- numeric surprises ---
 
-    fn numeric(&mut self, fr: &Lanes, node: &Node, mask: Mask, dst: Reg, operands: &[Reg]) {
+    fn numeric(&mut self, fr: &Lanes, node: &Node, mask: &Mask, dst: Reg, operands: &[Reg]) {
         let Some(mut shadow) = self.shadow.take() else { return };
         if dst.class == Class::F {
             for lane in 0..fr.n {
@@ -1424,7 +1501,7 @@ impl<'p> Worker<'p> {
         self.shadow = Some(shadow);
     }
 
-    fn saturation(&mut self, fr: &Lanes, node: &Node, mask: Mask, to: DType, x: Reg) {
+    fn saturation(&mut self, fr: &Lanes, node: &Node, mask: &Mask, to: DType, x: Reg) {
         let Some(shadow) = &mut self.shadow else { return };
         if !matches!(to, DType::E4m3 | DType::E5m2 | DType::E2m1) || x.class != Class::F {
             return;
@@ -1437,7 +1514,7 @@ impl<'p> Worker<'p> {
         count.1 += all as u64;
     }
 
-    fn division(&mut self, fr: &Lanes, node: &Node, mask: Mask, b: Reg) {
+    fn division(&mut self, fr: &Lanes, node: &Node, mask: &Mask, b: Reg) {
         let zero = |lane: usize| match b.class {
             Class::F => false,
             Class::I => fr.regs.i[b.slot][lane] == 0,
@@ -1459,6 +1536,15 @@ fn along(base: i64, coefs: &[i64], x: &[i64; MAX_RANK]) -> i64 {
 
 fn ceil_div(a: i64, b: i64) -> i64 {
     a.div_euclid(b) + (a.rem_euclid(b) != 0) as i64
+}
+
+/// Whether an index comes from data, which may be any number in a checked access.
+fn uses_data(ix: &Ix) -> bool {
+    ix.uniform.iter().chain(&ix.lanes).any(|(_, a)| match a {
+        Atom::Data(..) => true,
+        Atom::Env(_) | Atom::Elem(_) | Atom::Lane(_) => false,
+        Atom::Mul(p) | Atom::Div(p) | Atom::Mod(p) | Atom::Min(p) | Atom::Max(p) => uses_data(&p.0) || uses_data(&p.1),
+    })
 }
 
 fn data_lane(r: &Regs, reg: Reg, dtype: DType, lane: usize) -> i64 {

@@ -2,7 +2,8 @@
 //! gives the same bits. No fused multiply-add, no tables, few branches; loops over them vectorise.
 //!
 //! Not the devices' functions: those approximate in hardware and are compared with a tolerance. Host preludes repeat
-//! this text operation by operation. Errors, measured in the tests against f64: `exp2` and `log2` below 2 units in the
+//! this text operation by operation. Integer steps are the wrapping ones: checks for overflow would keep loops scalar.
+//! Errors, measured in the tests against f64: `exp2` and `log2` below 2 units in the
 //! last place; `sin` and `cos` below 2^-22 absolute for `|x| <= 1e5`, bounded by 1.01 beyond.
 //! Source of the methods: Cody and Waite, *Software Manual for the Elementary Functions*, 1980; series coefficients are
 //! the exact Taylor terms.
@@ -26,11 +27,11 @@ pub fn exp2(x: f32) -> f32 {
     p = p * f + std::f32::consts::LN_2;
     p = p * f + 1.0;
     // The scale is applied in two factors, so that results may be subnormal or overflow.
-    let k = (c + ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+    let k = ((c + ROUND).to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = k >> 1;
-    let rest = k - half;
-    let a = f32::from_bits(((half + 127) << 23) as u32);
-    let b = f32::from_bits(((rest + 127) << 23) as u32);
+    let rest = k.wrapping_sub(half);
+    let a = f32::from_bits((half.wrapping_add(127) << 23) as u32);
+    let b = f32::from_bits((rest.wrapping_add(127) << 23) as u32);
     let r = p * a * b;
     if x.is_nan() { x } else { r }
 }
@@ -60,7 +61,7 @@ pub fn log2(x: f32) -> f32 {
     let inv_hi = 1.442_626_953_125_f32;
     let inv_lo = 6.808_776_4e-5_f32;
     let mut v = (lo + hi) * inv_lo + lo * inv_hi;
-    let k = (e + shift) as f32;
+    let k = e.wrapping_add(shift) as f32;
     let top = hi * inv_hi;
     let sum = k + top;
     // The larger of the two summands first: what the sum lost goes into the small part.

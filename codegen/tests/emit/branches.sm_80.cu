@@ -9,6 +9,7 @@ extern "C" __global__ void __launch_bounds__(64)
 branches(const int* __restrict__ pick, const float* __restrict__ table, float* __restrict__ y, int n, int m) {
     const int tid = threadIdx.x;
     const int bx = blockIdx.x;
+
     // emit_kernels.rs:2:5: parallel [256]
     const int* const pick_at = pick + bx * 256;
     float* const y_at = y + bx * 256;

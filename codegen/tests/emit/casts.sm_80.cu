@@ -169,6 +169,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
       f16* __restrict__ y_u8_f16, e4m3* __restrict__ y_u8_e4m3, e5m2* __restrict__ y_u8_e5m2,
       e8m0* __restrict__ y_u8_e8m0, int* __restrict__ y_u8_i32, i8* __restrict__ y_u8_i8) {
     const int tid = threadIdx.x;
+
     // emit_kernels.rs:2:5: parallel [64]
     {
         const int i = tid * 4;

@@ -16,7 +16,7 @@ DEV u32 div_or_zero(u32 a, u32 b) { return b == 0 ? 0 : a / b; }
 DEV u32 rem_or_zero(u32 a, u32 b) { return b == 0 ? 0 : a % b; }
 DEV int div_or_zero(int a, int b) { return b == 0 ? 0 : b == -1 ? wrap_sub(0, a) : a / b; }
 DEV int rem_or_zero(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }
-DEV i64 div_or_zero(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? wrap_sub(0, a) : a / b; }
+DEV i64 div_or_zero(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? wrap_sub((i64)0, a) : a / b; }
 DEV i64 rem_or_zero(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }
 DEV u32 shift_left(u32 a, u32 n) { return n < 32 ? a << n : 0; }
 DEV int shift_left(int a, u32 n) { return n < 32 ? (int)((u32)a << n) : 0; }

@@ -80,8 +80,6 @@ columns(const float* __restrict__ x, float* __restrict__ y, int m) {
 
     // emit_kernels.rs:2:5: parallel [128]
     {
-        const int i = tid * 4;
-        const bool ok = i < 128;
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
             acc[v] = 0.0f;

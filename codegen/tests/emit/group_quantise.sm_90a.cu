@@ -198,22 +198,22 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
     // emit_kernels.rs:4:5: parallel [1, 56]
     float* const sf_at = sf + bx * 56;
     #pragma unroll
-    for (int r2 = 0; r2 < 7; ++r2) {
-        const int g = r2 * 8 + group16;
-        const float t = __fdiv_rn(fmaxf(amax[r2], 0.0001f), 448.0f);
+    for (int r = 0; r < 7; ++r) {
+        const int g = r * 8 + group16;
+        const float t = __fdiv_rn(fmaxf(amax[r], 0.0001f), 448.0f);
         if (lane16 == 0) sf_at[g] = t;
-        inv[r2] = __frcp_rn(t);
+        inv[r] = __frcp_rn(t);
     }
 
     // emit_kernels.rs:5:5: parallel [1, 7168]
     e4m3* const q_at = q + bx * 7168;
     #pragma unroll
-    for (int s2 = 0; s2 < 7; ++s2) {
-        const int j = (s2 * 128 + tid) * 8;
+    for (int s = 0; s < 7; ++s) {
+        const int j = (s * 128 + tid) * 8;
         alignas(16) float q_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            q_v[v] = xf[s2 * 8 + v] * inv[s2];
+            q_v[v] = xf[s * 8 + v] * inv[s];
         }
         alignas(16) e4m3 q_n[8];
         f32_to_e4m3(q_n, q_v);

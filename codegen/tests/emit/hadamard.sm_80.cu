@@ -49,8 +49,8 @@ hadamard(float* __restrict__ x) {
 
     // emit_kernels.rs:3:5: parallel [1, 128]
     #pragma unroll
-    for (int s2 = 0; s2 < 4; ++s2) {
-        const int e = s2 * 32 + tid;
+    for (int s = 0; s < 4; ++s) {
+        const int e = s * 32 + tid;
         const float f_i = f[e];
         const float f_i2 = f[e + 128];
         f[e] = f_i + f_i2;
@@ -60,8 +60,8 @@ hadamard(float* __restrict__ x) {
 
     // emit_kernels.rs:4:5: parallel [2, 64]
     #pragma unroll
-    for (int s3 = 0; s3 < 4; ++s3) {
-        const int at = s3 * 32 + tid;
+    for (int s = 0; s < 4; ++s) {
+        const int at = s * 32 + tid;
         const int b = at / 64;
         const int e = at % 64;
         const float f_i = f[b * 128 + e];
@@ -74,8 +74,8 @@ hadamard(float* __restrict__ x) {
     // emit_kernels.rs:5:5: parallel [1, 256]
     float* const x_at2 = x + bx * 256;
     #pragma unroll
-    for (int s4 = 0; s4 < 2; ++s4) {
-        const int j = (s4 * 32 + tid) * 4;
+    for (int s = 0; s < 2; ++s) {
+        const int j = (s * 32 + tid) * 4;
         alignas(16) float f_v[4];
         ld<16>(f_v, f + j);
         alignas(16) float x_v[4];

@@ -102,18 +102,18 @@ histogram(const int* __restrict__ x, u32* __restrict__ counts, int* __restrict__
 
     // emit_kernels.rs:4:5: parallel [256]
     {
-        const int i2 = tid * 4;
-        const bool ok = i2 < 256;
+        const int i = tid * 4;
+        const bool ok = i < 256;
         alignas(16) u32 hist_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) hist_v[v] = 0;
-        if (ok) ld<16>(hist_v, hist + i2);
+        if (ok) ld<16>(hist_v, hist + i);
         alignas(16) u32 counts_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
             counts_v[v] = hist_v[v];
         }
-        if (ok) st<16>(counts + i2, counts_v);
+        if (ok) st<16>(counts + i, counts_v);
     }
     int* const partials = (int*)(shared + 1024);
 

@@ -54,7 +54,7 @@ region(const float* __restrict__ x, float* __restrict__ y, int n) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;
     const int lane = tid % 32, warp = tid / 32;
-    const int lane8 = tid % 8, group8 = tid / 8;
+    const int lane8 = tid % 8;
     float* const partials = (float*)shared;
 
     // emit_kernels.rs:2:5: sum over [1000]
@@ -88,6 +88,5 @@ region(const float* __restrict__ x, float* __restrict__ y, int n) {
         }
     }
     const float t2 = reduce_lanes<Max, 8>(acc2);
-    __syncthreads();  // y: written at emit_kernels.rs:2:5, written next
     if (tid == 0) y[1] = t2;
 }

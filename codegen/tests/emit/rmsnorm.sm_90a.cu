@@ -150,11 +150,11 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
 
     // emit_kernels.rs:3:5: parallel [1, 7168]
     #pragma unroll
-    for (int s2 = 0; s2 < 7; ++s2) {
-        const int j = (s2 * 128 + tid) * 8;
+    for (int s = 0; s < 7; ++s) {
+        const int j = (s * 128 + tid) * 8;
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            sq[s2 * 8 + v] = xf[s2 * 8 + v] * xf[s2 * 8 + v];
+            sq[s * 8 + v] = xf[s * 8 + v] * xf[s * 8 + v];
         }
     }
     float ss[1];
@@ -164,10 +164,10 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     {
         float acc = -0.0f;
         #pragma unroll
-        for (int s3 = 0; s3 < 7; ++s3) {
+        for (int s = 0; s < 7; ++s) {
             #pragma unroll
             for (int v = 0; v < 8; ++v) {
-                acc = acc + sq[s3 * 8 + v];
+                acc = acc + sq[s * 8 + v];
             }
         }
         acc = reduce_lanes<Sum, 32>(acc);
@@ -181,15 +181,14 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     // emit_kernels.rs:5:5: parallel [1, 7168]
     bf16* const y_at = y + bx * 7168;
     #pragma unroll
-    for (int s3 = 0; s3 < 7; ++s3) {
-        const int j = (s3 * 128 + tid) * 8;
+    for (int s = 0; s < 7; ++s) {
+        const int j = (s * 128 + tid) * 8;
         alignas(16) bf16 w_v[8];
         ld_global<16>(w_v, w + j);
         alignas(16) float y_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            const float t = xf[s3 * 8 + v] * rsqrtf(ss[0] * 0.00013950893f + eps) * bf16_to_f32(w_v[v]);
-            y_v[v] = t;
+            y_v[v] = xf[s * 8 + v] * rsqrtf(ss[0] * 0.00013950893f + eps) * bf16_to_f32(w_v[v]);
         }
         alignas(16) bf16 y_n[8];
         f32_to_bf16(y_n, y_v);

@@ -136,11 +136,10 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     // emit_kernels.rs:2:5: parallel [2, 100]
     const bf16* const x_at = x + bx * 2 * 100;
     {
-        const int i = group32;
         const int j = lane32 * 4;
         const bool ok = group32 < 2 && j < 100;
         alignas(16) bf16 x_v[4];
-        ld_global_if<8>(x_v, x_at + i * 100 + j, ok && bx * 2 + i < num_tokens);
+        ld_global_if<8>(x_v, x_at + group32 * 100 + j, ok && bx * 2 + group32 < num_tokens);
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
             xf[v] = bf16_to_f32(x_v[v]);
@@ -150,9 +149,6 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
 
     // emit_kernels.rs:3:5: parallel [2, 100]
     {
-        const int i = group32;
-        const int j = lane32 * 4;
-        const bool ok = group32 < 2 && j < 100;
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
             sq[v] = xf[v] * xf[v];
@@ -175,7 +171,6 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     // emit_kernels.rs:5:5: parallel [2, 100]
     bf16* const y_at = y + bx * 2 * 100;
     {
-        const int i = group32;
         const int j = lane32 * 4;
         const bool ok = group32 < 2 && j < 100;
         alignas(16) bf16 w_v[4];
@@ -187,6 +182,6 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
         }
         alignas(16) bf16 y_n[4];
         f32_to_bf16(y_n, y_v);
-        if (ok && bx * 2 + i < num_tokens) st<8>(y_at + i * 100 + j, y_n);
+        if (ok && bx * 2 + group32 < num_tokens) st<8>(y_at + group32 * 100 + j, y_n);
     }
 }

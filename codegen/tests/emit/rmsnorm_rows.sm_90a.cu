@@ -151,13 +151,10 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
 
     // emit_kernels.rs:3:5: parallel [4, 512]
     #pragma unroll
-    for (int i2 = 0; i2 < 4; ++i2) {
-        const int i3 = i2;
-        const int j = tid * 8;
-        const bool ok = j < 512;
+    for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            sq[i2 * 8 + v] = xf[i2 * 8 + v] * xf[i2 * 8 + v];
+            sq[i * 8 + v] = xf[i * 8 + v] * xf[i * 8 + v];
         }
     }
     float ss[4];
@@ -178,15 +175,14 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     }
     __syncthreads();  // partial results of all warps
     #pragma unroll
-    for (int r2 = 0; r2 < 4; ++r2) {
-        ss[r2] = reduce_warps<Sum, 8>(partials + r2 * 8);
+    for (int r = 0; r < 4; ++r) {
+        ss[r] = reduce_warps<Sum, 8>(partials + r * 8);
     }
 
     // emit_kernels.rs:5:5: parallel [4, 512]
     bf16* const y_at = y + bx * 4 * 512;
     #pragma unroll
-    for (int i3 = 0; i3 < 4; ++i3) {
-        const int i4 = i3;
+    for (int i = 0; i < 4; ++i) {
         const int j = tid * 8;
         const bool ok = j < 512;
         alignas(16) bf16 w_v[8];
@@ -194,11 +190,10 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
         alignas(16) float y_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            const float t = xf[i3 * 8 + v] * rsqrtf(ss[i3] * 0.001953125f + eps) * bf16_to_f32(w_v[v]);
-            y_v[v] = t;
+            y_v[v] = xf[i * 8 + v] * rsqrtf(ss[i] * 0.001953125f + eps) * bf16_to_f32(w_v[v]);
         }
         alignas(16) bf16 y_n[8];
         f32_to_bf16(y_n, y_v);
-        if (ok && bx * 4 + i4 < num_tokens) st<16>(y_at + i4 * 512 + j, y_n);
+        if (ok && bx * 4 + i < num_tokens) st<16>(y_at + i * 512 + j, y_n);
     }
 }

@@ -195,8 +195,8 @@ scan(const int* __restrict__ x, int* __restrict__ y, int* __restrict__ sum) {
 
     // emit_kernels.rs:4:5: parallel [1000]
     #pragma unroll
-    for (int s2 = 0; s2 < 2; ++s2) {
-        const int i = (s2 * 128 + tid) * 4;
+    for (int s = 0; s < 2; ++s) {
+        const int i = (s * 128 + tid) * 4;
         const bool ok = i < 1000;
         alignas(16) int d_v[4];
         #pragma unroll

@@ -165,20 +165,17 @@ softmax_rows(const float* __restrict__ x, bf16* __restrict__ y, int num_rows) {
     }
     __syncthreads();  // partial results of all warps
     #pragma unroll
-    for (int r2 = 0; r2 < 4; ++r2) {
-        top[r2] = reduce_warps<Max, 4>(partials + r2 * 4);
+    for (int r = 0; r < 4; ++r) {
+        top[r] = reduce_warps<Max, 4>(partials + r * 4);
     }
 
     // emit_kernels.rs:4:5: parallel [4, 1000]
     #pragma unroll
-    for (int i2 = 0; i2 < 4; ++i2) {
-        const int i3 = i2;
-        const int j = tid * 8;
-        const bool ok = j < 1000;
+    for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            const float s_i = s[i2 * 8 + v];
-            s[i2 * 8 + v] = exp2f((s_i - top[i2]) * 1.442695f);
+            const float s_i = s[i * 8 + v];
+            s[i * 8 + v] = exp2f((s_i - top[i]) * 1.442695f);
         }
     }
     float total[4];
@@ -186,45 +183,43 @@ softmax_rows(const float* __restrict__ x, bf16* __restrict__ y, int num_rows) {
 
     // emit_kernels.rs:5:5: reduce_sum along axis 1
     #pragma unroll
-    for (int r3 = 0; r3 < 4; ++r3) {
+    for (int r = 0; r < 4; ++r) {
         float acc = -0.0f;
         if (tid * 8 < 1000) {
             #pragma unroll
             for (int v = 0; v < 8; ++v) {
-                acc = acc + s[r3 * 8 + v];
+                acc = acc + s[r * 8 + v];
             }
         }
         acc = reduce_lanes<Sum, 32>(acc);
-        if (lane == 0) partials2[r3 * 4 + warp] = acc;
+        if (lane == 0) partials2[r * 4 + warp] = acc;
     }
     __syncthreads();  // partial results of all warps
     #pragma unroll
-    for (int r4 = 0; r4 < 4; ++r4) {
-        total[r4] = reduce_warps<Sum, 4>(partials2 + r4 * 4);
+    for (int r = 0; r < 4; ++r) {
+        total[r] = reduce_warps<Sum, 4>(partials2 + r * 4);
     }
     float inv[4];
 
     // emit_kernels.rs:6:5: parallel [4]
     #pragma unroll
-    for (int i3 = 0; i3 < 4; ++i3) {
-        const int i4 = i3;
-        inv[i3] = __frcp_rn(total[i3]);
+    for (int i = 0; i < 4; ++i) {
+        inv[i] = __frcp_rn(total[i]);
     }
 
     // emit_kernels.rs:7:5: parallel [4, 1000]
     bf16* const y_at = y + bx * 4 * 1000;
     #pragma unroll
-    for (int i4 = 0; i4 < 4; ++i4) {
-        const int i5 = i4;
+    for (int i = 0; i < 4; ++i) {
         const int j = tid * 8;
         const bool ok = j < 1000;
         alignas(16) float y_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            y_v[v] = s[i4 * 8 + v] * inv[i4];
+            y_v[v] = s[i * 8 + v] * inv[i];
         }
         alignas(16) bf16 y_n[8];
         f32_to_bf16(y_n, y_v);
-        if (ok && bx * 4 + i5 < num_rows) st<16>(y_at + i5 * 1000 + j, y_n);
+        if (ok && bx * 4 + i < num_rows) st<16>(y_at + i * 1000 + j, y_n);
     }
 }

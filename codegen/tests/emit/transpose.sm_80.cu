@@ -101,8 +101,8 @@ transpose(const bf16* __restrict__ x, bf16* __restrict__ y, int m, int n) {
     // emit_kernels.rs:3:5: parallel [64, 64]
     bf16* const y_at = y + bx * 64 * m + by * 64;
     #pragma unroll
-    for (int s2 = 0; s2 < 2; ++s2) {
-        const int at = (s2 * 256 + tid) * 8;
+    for (int s = 0; s < 2; ++s) {
+        const int at = (s * 256 + tid) * 8;
         const int j = at / 64;
         const int i = at % 64;
         alignas(16) bf16 y_v[8];

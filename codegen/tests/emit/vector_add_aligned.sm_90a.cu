@@ -76,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(128)
 vector_add(const float* __restrict__ x, const float* __restrict__ y, float* __restrict__ z, int n) {
     const int tid = threadIdx.x;
     const int bx = blockIdx.x;
+
     // emit_kernels.rs:2:5: parallel [2048]
     const float* const x_at = x + bx * 2048;
     const float* const y_at = y + bx * 2048;

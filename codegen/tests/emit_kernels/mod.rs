@@ -76,6 +76,15 @@ impl K {
         v.strides = build::row_major(extents).into_iter().map(|s| self.b.ix_const(s as i64)).collect();
         self.b.view(v)
     }
+    /// Row `at` of a rank-2 view.
+    pub fn row(&mut self, view: ViewId, at: IxId) -> ViewId {
+        let mut v = self.b.kernel.view(view).clone();
+        let (extent, stride) = (v.extents.remove(0), v.strides.remove(0));
+        let skip = self.b.ix_mul(at, stride);
+        v.offset = self.b.ix_add(v.offset, skip);
+        v.guards.push((at, extent));
+        self.b.view(v)
+    }
     pub fn f32(&mut self, x: f32) -> ValueId {
         self.b.constant(Literal::f32(x))
     }
@@ -206,6 +215,8 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("columns", columns()),
         ("casts", casts()),
         ("region", region()),
+        ("scalar_of_tile", scalar_of_tile()),
+        ("moments", moments()),
     ]
 }
 
@@ -640,6 +651,89 @@ pub fn region() -> Kernel {
         let at = k.c(slot);
         k.store(y, &[at], result);
     }
+    k.done()
+}
+
+/// A reduced tile read at block level: the sum of a row decides how the row is scaled.
+pub fn scalar_of_tile() -> Kernel {
+    let mut k = K::new("scalar_of_tile", 4);
+    let t = D::S("num_tokens", 1);
+    let x = k.tensor("x", DType::F32, Access::In, &[t, D::C(2048)]);
+    let y = k.tensor("y", DType::F32, Access::Out, &[t, D::C(2048)]);
+    let dim = k.dim(t);
+    let r0 = k.grid1(dim, 1);
+    let zero = k.c(0);
+    let (_, f) = k.frag("f", DType::F32, &[2048]);
+    let row = k.row(x, r0);
+    k.copy(row, &[zero], f, &[zero], &[2048]);
+    let sum = k.reduce(ReduceOp::Sum, "sum", f, 0);
+    k.next();
+    let s = k.load(sum, &[]);
+    let none = k.f32(0.0);
+    let positive = k.cmp(CmpOp::Gt, s, none);
+    let then = k.b.open();
+    let a = k.un(UnaryOp::Recip, s);
+    k.b.close();
+    let els = k.b.open();
+    let b = k.un(UnaryOp::Neg, s);
+    k.b.close();
+    let scale = k.b.free_value(DType::F32);
+    let results = vec![IfResult::Value { result: scale, then: a, els: b }];
+    let id = k.b.push(Op::If { cond: positive, then, els, results });
+    k.b.kernel.values[scale.0 as usize].def = Some(id);
+    k.parallel(&["i"], &[2048], |k, i| {
+        let v = k.load(f, i);
+        let p = k.bin(BinaryOp::Mul, v, scale);
+        k.store(y, &[r0, i[0]], p);
+    });
+    k.done()
+}
+
+/// Two sums over one tile in a loop over chunks, carried in reduced tiles: nothing leaves the registers but partials.
+pub fn moments() -> Kernel {
+    let mut k = K::new("moments", 2);
+    let n = D::S("n", 8);
+    let x = k.tensor("x", DType::F16, Access::In, &[D::C(64), n]);
+    let y = k.tensor("y", DType::F32, Access::Out, &[D::C(64), D::C(2)]);
+    let rows = k.c(16);
+    let b = k.b.grid(&[rows])[0];
+    let b = k.b.ix_var(b);
+    let r0 = k.mul(b, 4);
+    let zero = k.c(0);
+    let (_, first) = k.frag("first", DType::F32, &[4]);
+    let (_, second) = k.frag("second", DType::F32, &[4]);
+    let z = k.f32(0.0);
+    k.fill(first, z);
+    k.fill(second, z);
+    let (dim, tile) = (k.dim(n), k.c(256));
+    let chunks = k.b.ix_div_ceil(dim, tile);
+    k.for_loop("c", zero, chunks, |k, c| {
+        let (_, t) = k.frag("t", DType::F32, &[4, 256]);
+        let at = k.mul(c, 256);
+        k.copy(x, &[r0, at], t, &[zero, zero], &[4, 256]);
+        let a = k.reduce(ReduceOp::Sum, "a", t, 1);
+        let (_, sq) = k.frag("sq", DType::F32, &[4, 256]);
+        k.parallel(&["i", "j"], &[4, 256], |k, i| {
+            let v = k.load(t, i);
+            let v = k.bin(BinaryOp::Mul, v, v);
+            k.store(sq, i, v);
+        });
+        let q = k.reduce(ReduceOp::Sum, "q", sq, 1);
+        k.parallel(&["i"], &[4], |k, i| {
+            for (total, part) in [(first, a), (second, q)] {
+                let (s, p) = (k.load(total, i), k.load(part, i));
+                let s = k.bin(BinaryOp::Add, s, p);
+                k.store(total, i, s);
+            }
+        });
+    });
+    k.parallel(&["i"], &[4], |k, i| {
+        let row = k.add(r0, i[0]);
+        let (a, b) = (k.load(first, i), k.load(second, i));
+        let (c0, c1) = (k.c(0), k.c(1));
+        k.store(y, &[row, c0], a);
+        k.store(y, &[row, c1], b);
+    });
     k.done()
 }
 

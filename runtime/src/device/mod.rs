@@ -8,7 +8,7 @@ mod cuda;
 mod null;
 pub mod sim;
 
-pub use crate::pending::vm::BlockOrder;
+pub use kiln_codegen::vm::BlockOrder;
 pub use null::Recorded;
 
 use crate::config::Settings;

@@ -8,7 +8,7 @@ use crate::compile::{hash, write_atomically};
 use crate::device::{Device, DeviceInfo, lock};
 use crate::error::{Error, Result};
 use crate::measure::Measurement;
-use crate::pending::hash::canonical;
+use kiln_codegen::ir::hash::canonical_hex;
 use kiln_codegen::spec::{BuildRequest, Configs, KernelDef, ParamFacts};
 use kiln_codegen::tune::{Config, ConfigValue};
 use serde_json::{Map, Value, json};
@@ -94,7 +94,7 @@ pub fn config_hash(kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>, confi
         wide_index: false,
     };
     match kernel.build(&request) {
-        Ok(ir) => canonical(&ir),
+        Ok(ir) => canonical_hex(&ir),
         Err(_) => hash(&[format!("{info:?} {config}").as_bytes()]),
     }
 }

@@ -4,6 +4,7 @@ use super::Emitter;
 use super::expr::{Text, literal, memory_type};
 use crate::ir::{Access, Base, BufferId, DType, IxExpr, IxId, Literal, OpId, ParamKind, Space, ValueId, ViewId};
 use crate::pass::access::{Stride, strides};
+use crate::pass::distribute::constant_index;
 
 /// Where an element is: `base[index]`.
 pub struct Place {
@@ -178,9 +179,18 @@ impl Emitter<'_> {
         all
     }
 
-    /// An element in a register.
-    pub fn register(&mut self, tile: BufferId) -> Text {
+    /// An element in a register: of this iteration, or at a constant index of a tile that every thread has whole.
+    pub fn register(&mut self, tile: BufferId, view: ViewId, index: &[IxId]) -> Text {
         let name = self.buffer(tile);
+        let whole = self
+            .k
+            .buffer(tile)
+            .distribution
+            .as_ref()
+            .is_some_and(|d| d.split_axis == self.k.buffer(tile).extents.len() && d.lanes == d.threads);
+        if let (true, Some(c)) = (whole, constant_index(self.k, view, index)) {
+            return Text::element(&name, &Text::number(c));
+        }
         let elements: usize = self.k.buffer(tile).extents.iter().product();
         let (registers, lanes) = match &self.k.buffer(tile).distribution {
             Some(d) => (d.registers(&self.k.buffer(tile).extents), d.lanes),
@@ -196,7 +206,7 @@ impl Emitter<'_> {
     /// A value read from memory or a register; zero or `other` outside.
     pub fn load(&mut self, op: OpId, view: ViewId, index: &[IxId], other: Option<ValueId>) -> Text {
         if let Some(tile) = self.register_tile(view) {
-            return self.register(tile);
+            return self.register(tile, view, index);
         }
         let d = self.k.view(view).dtype;
         if d == DType::E2m1 {
@@ -218,7 +228,7 @@ impl Emitter<'_> {
     /// Writes a value; dropped outside.
     pub fn store(&mut self, op: OpId, view: ViewId, index: &[IxId], value: &Text) {
         if let Some(tile) = self.register_tile(view) {
-            let place = self.register(tile);
+            let place = self.register(tile, view, index);
             self.line(format!("{} = {};", place.s, value.s));
             return;
         }

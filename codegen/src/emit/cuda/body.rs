@@ -10,7 +10,7 @@ use crate::pass::place::SCRATCH;
 use std::collections::HashMap;
 
 /// Expressions longer than this get a name of their own.
-const INLINE: usize = 72;
+const INLINE: usize = 84;
 
 /// Uses of each value: how many, and the block of the last one.
 pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
@@ -295,11 +295,11 @@ impl Emitter<'_> {
                 );
                 e.extents = vec![1];
                 self.element = Some(e);
-                let name = self.names.declare(&k.ix_var(*var).name);
                 let start = Text::add(&l, &Text::name(tid));
-                let head = format!("for ({ty} {name} = {}; {name} < {}; {name} += {})", start.s, h.s, self.threads());
-                self.open(&head);
-                self.index.insert(*var, Text::name(name));
+                let threads = self.threads();
+                let head = |n: &str| format!("for ({ty} {n} = {}; {n} < {}; {n} += {threads})", start.s, h.s);
+                let name = self.open_with(&k.ix_var(*var).name, head);
+                self.index.insert(*var, name);
                 self.block(*body);
                 self.close();
                 self.element = None;
@@ -327,9 +327,9 @@ impl Emitter<'_> {
                 }
                 let (l, h) = (self.ix(*lo), self.ix(*hi));
                 let ty = self.index_type();
-                let name = self.names.declare(&k.ix_var(*var).name);
-                self.open(&format!("for ({ty} {name} = {}; {name} < {}; ++{name})", l.s, h.s));
-                self.index.insert(*var, Text::name(name));
+                let head = |n: &str| format!("for ({ty} {n} = {}; {n} < {}; ++{n})", l.s, h.s);
+                let name = self.open_with(&k.ix_var(*var).name, head);
+                self.index.insert(*var, name);
                 self.block(*body);
                 self.close();
             }

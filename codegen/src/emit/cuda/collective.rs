@@ -71,10 +71,8 @@ impl Emitter<'_> {
                 this.open("");
                 return Text::number(0);
             }
-            let r = this.names.declare("r");
             this.line("#pragma unroll");
-            this.open(&format!("for (int {r} = 0; {r} < {rounds}; ++{r})"));
-            Text::name(r)
+            this.open_with("r", |r| format!("for (int {r} = 0; {r} < {rounds}; ++{r})"))
         };
         let r = row_loop(self);
         let out = Text::add(&Text::mul(&r, &Text::number(groups as i64)), &group);
@@ -127,10 +125,8 @@ impl Emitter<'_> {
         let mut opened = 0;
         let mut s = Text::number(0);
         if steps > 1 {
-            let name = self.names.declare("s");
             self.line("#pragma unroll");
-            self.open(&format!("for (int {name} = 0; {name} < {steps}; ++{name})"));
-            s = Text::name(name);
+            s = self.open_with("s", |s| format!("for (int {s} = 0; {s} < {steps}; ++{s})"));
             opened += 1;
         }
         let unit = Text::add(&Text::mul(&s, &Text::number(dist.lanes as i64)), lane);
@@ -173,10 +169,8 @@ impl Emitter<'_> {
         };
         let mut v = Text::number(0);
         if vec > 1 {
-            let name = self.names.declare("v");
             self.line("#pragma unroll");
-            self.open(&format!("for (int {name} = 0; {name} < {vec}; ++{name})"));
-            v = Text::name(name);
+            v = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {vec}; ++{v})"));
             opened += 1;
         }
         let x = element(&v);
@@ -276,9 +270,8 @@ impl Emitter<'_> {
         let a = accumulator(d);
         let n = extents[axis];
         let columns = extents.iter().product::<usize>() / n.max(1);
-        let tid = self.tid();
-        let c = self.names.declare("c");
-        self.open(&format!("for (int {c} = {tid}; {c} < {columns}; {c} += {})", self.threads()));
+        let (tid, threads) = (self.tid(), self.threads());
+        let c = self.open_with("c", |c| format!("for (int {c} = {tid}; {c} < {columns}; {c} += {threads})")).s;
         // Coordinates of the column in the source, axis by axis.
         let v = self.k.view(src);
         let base = match v.base {
@@ -307,9 +300,8 @@ impl Emitter<'_> {
         let acc = self.names.declare("acc");
         let start = self.neutral(op, a);
         self.line(format!("{} {acc} = {};", register_type(a), start.s));
-        let e = self.names.declare("e");
-        self.open(&format!("for (int {e} = 0; {e} < {n}; ++{e})"));
-        let x = Text::element(&column, &Text::mul(&Text::name(e), &stride));
+        let e = self.open_with("e", |e| format!("for (int {e} = 0; {e} < {n}; ++{e})"));
+        let x = Text::element(&column, &Text::mul(&e, &stride));
         let x = self.lift(d, x, false);
         let line = self.fold(op, d, &acc, &x);
         self.line(line);
@@ -499,8 +491,9 @@ impl Emitter<'_> {
         );
         e.extents = vec![1];
         self.element = Some(e);
-        let i = self.names.declare(&k.ix_var(var).name);
-        self.open(&format!("for (int {i} = {tid}; {i} < {extent}; {i} += {})", self.threads()));
+        let threads = self.threads();
+        let head = |i: &str| format!("for (int {i} = {tid}; {i} < {extent}; {i} += {threads})");
+        let i = self.open_with(&k.ix_var(var).name, head).s;
         self.index.insert(var, Text::name(i.clone()));
         self.block(region);
         let c = self.val(cond);

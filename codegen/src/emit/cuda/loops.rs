@@ -108,7 +108,6 @@ impl Emitter<'_> {
     pub fn element_loop(&mut self, l: &ElementLoop<'_>) {
         let k = self.k;
         let (d, rank) = (&l.distribution, l.extents.len());
-        let replicated = d.split_axis == rank && rank > 0;
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
         let groups = d.groups();
         let (steps, rounds) = (d.steps(l.extents), if l.redundant { 1 } else { d.rounds(l.extents) });
@@ -126,6 +125,8 @@ impl Emitter<'_> {
         walk(k, body, &mut |_, op| {
             touches_registers |= element_access(op).is_some_and(|(v, _)| self.register_tile(v).is_some());
         });
+        // Without axes there is one iteration: every thread's if it is about registers, else the first thread's.
+        let replicated = d.split_axis == rank && (rank > 0 || touches_registers);
         let forms = self.forms(l);
         self.element = Some(e);
 
@@ -136,12 +137,11 @@ impl Emitter<'_> {
             if count <= 1 {
                 return Text::number(0);
             }
-            let name = this.names.declare(wish);
             this.line(unroll);
-            this.open(&format!("for (int {name} = 0; {name} < {count}; ++{name})"));
             opened += 1;
-            Text::name(name)
+            this.open_with(wish, |n| format!("for (int {n} = 0; {n} < {count}; ++{n})"))
         };
+        let start = self.out.len();
         let single_outer: Vec<usize> = (0..d.split_axis).filter(|&a| l.extents[a] > 1).collect();
         let round_name = match single_outer[..] {
             [a] if groups == 1 => k.ix_var(l.vars[a]).name.clone(),
@@ -216,7 +216,9 @@ impl Emitter<'_> {
         for _ in 0..opened {
             self.close();
         }
+        let start = start.max(self.element.as_ref().map_or(start, |e| e.at));
         self.element = None;
+        self.drop_unused(start);
     }
 
     /// Names of a thread's lane within its row and of its group.
@@ -274,8 +276,8 @@ impl Emitter<'_> {
     }
 
     fn declare_index(&mut self, var: IxVarId, value: &Text, ty: &str) -> Text {
-        let simple = value.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if simple && value.s == self.k.ix_var(var).name {
+        // A plain name or number needs no second one.
+        if value.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             return value.clone();
         }
         let name = self.names.declare(&self.k.ix_var(var).name.clone());
@@ -362,10 +364,8 @@ impl Emitter<'_> {
         let inner = inner_axis(l.extents).map(|a| l.vars[a]);
         let outside = inner.and_then(|v| self.index.get(&v).cloned());
         if vec > 1 {
-            let v = self.names.declare("v");
             self.line("#pragma unroll");
-            self.open(&format!("for (int {v} = 0; {v} < {vec}; ++{v})"));
-            let lane = Text::name(v);
+            let lane = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {vec}; ++{v})"));
             if let (Some(var), Some(base)) = (inner, &outside) {
                 self.index.insert(var, Text::add(base, &lane));
             }

@@ -131,6 +131,15 @@ impl<'a> Emitter<'a> {
         self.depth += 1;
         self.names.enter();
     }
+    /// A scope whose head declares a variable like `wish`.
+    fn open_with(&mut self, wish: &str, head: impl FnOnce(&str) -> String) -> Text {
+        self.names.enter();
+        let name = self.names.declare(wish);
+        let head = head(&name);
+        self.line(format!("{head} {{"));
+        self.depth += 1;
+        Text::name(name)
+    }
     fn close(&mut self) {
         self.names.leave();
         self.depth -= 1;
@@ -144,6 +153,28 @@ impl<'a> Emitter<'a> {
             self.out.push('\n');
         }
         self.line(format!("// {}{label}: {what}", s.short()));
+    }
+    /// Removes index and condition constants printed since `from` that nothing uses.
+    fn drop_unused(&mut self, from: usize) {
+        let tail = self.out.split_off(from);
+        let lines: Vec<&str> = tail.lines().collect();
+        let mut keep: Vec<&str> = vec![];
+        let mentions = |line: &str, name: &str| {
+            line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == name)
+        };
+        for line in lines.iter().rev() {
+            let mut words = line.split_whitespace();
+            let constant = words.next() == Some("const") && matches!(words.next(), Some("int" | "i64" | "bool"));
+            let name = words.next().unwrap_or_default();
+            let declared = constant && words.next() == Some("=") && !line.contains('(') | line.contains("const bool");
+            if !declared || keep.iter().any(|l| mentions(l, name)) {
+                keep.push(line);
+            }
+        }
+        for line in keep.iter().rev() {
+            self.out += line;
+            self.out.push('\n');
+        }
     }
     fn unsupported(&mut self, op: OpId, what: &str, help: &str) {
         let d = Diagnostic::error(self.k, self.k.op(op).span, "C0301", format!("{what} has no CUDA form yet"));
@@ -209,15 +240,21 @@ impl<'a> Emitter<'a> {
             constants.insert(1, "const int lane = tid % 32, warp = tid / 32;".to_string());
         }
         for &n in &self.used_lanes {
-            constants.insert(1 + n, format!("const int lane{n} = tid % {n}, group{n} = tid / {n};"));
+            let group =
+                if self.out.contains(&format!("group{n}")) { format!(", group{n} = tid / {n}") } else { String::new() };
+            constants.insert(1 + n, format!("const int lane{n} = tid % {n}{group};"));
         }
         for &axis in &self.used_blocks {
             let name = &self.index[&self.k.block_ids[axis as usize]].s;
             let part = ["x", "y", "z"][axis as usize % 3];
             constants.insert(5000 + axis as usize, format!("const {} {name} = blockIdx.{part};", self.index_type()));
         }
+        if !constants.is_empty() && self.out.trim_start().starts_with("//") {
+            constants.insert(usize::MAX, String::new());
+        }
         for c in constants.values() {
-            text += &format!("    {c}\n");
+            text += format!("    {c}").trim_end();
+            text.push('\n');
         }
         text += &self.out;
         text += "}\n";

@@ -61,6 +61,16 @@ fn text(e: DriverError) -> String {
     }
 }
 
+/// Oldest driver that loads what the reference compiler makes.
+const DRIVER_MIN: i32 = 13000;
+
+fn driver_version() -> std::result::Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: writes one integer to the address of a live one.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+    Ok(version)
+}
+
 /// Number of GPUs.
 ///
 /// # Errors
@@ -75,6 +85,14 @@ fn count_for(device: &str) -> Result<usize> {
     }
     let no_gpu = |cause: String| Error::NoGpu { device: device.into(), cause };
     result::init().map_err(|e| no_gpu(text(e)))?;
+    let version = driver_version().map_err(|e| no_gpu(text(e)))?;
+    // Machine code of a release loads on drivers of that release or newer, and older drivers miss functions whose absence
+    // would be a panic in the binding.
+    if version < DRIVER_MIN {
+        let release = |v: i32| format!("{}.{}", v / 1000, v % 1000 / 10);
+        let (have, want) = (release(version), release(DRIVER_MIN));
+        return Err(no_gpu(format!("the driver is for CUDA {have}; {want} (driver 580) or newer is needed")));
+    }
     match result::device::get_count() {
         Ok(n) if n > 0 => Ok(n as usize),
         Ok(_) => Err(no_gpu("the driver counts 0 devices".into())),
@@ -97,9 +115,7 @@ fn describe(ordinal: usize, context: &CudaContext) -> std::result::Result<Device
         // The text for sm_80 means the same on everything newer, but machine code serves one generation only.
         (major, minor) => (Target::Sm80, format!("sm_{major}{minor}")),
     };
-    let mut version = 0;
-    // SAFETY: writes one integer to the address of a live one.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+    let version = driver_version()?;
     Ok(DeviceInfo {
         name: format!("cuda:{ordinal}"),
         model: context.name()?,

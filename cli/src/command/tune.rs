@@ -1,0 +1,323 @@
+//! `kiln tune`: searches the config spaces of an operator's kernels on a device, and keeps records of every candidate.
+//!
+//! Searching and records are `runtime::tune`'s; this file makes problems, rows, and moves record files.
+
+use crate::catalog::{self, Selection};
+use crate::device::{self, DeviceArgs};
+use crate::failure::Failure;
+use crate::files;
+use crate::fill;
+use crate::instance::{self, shape_text};
+use crate::output::{Output, Table, json_number};
+use crate::runner;
+use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::spec::{Case, DefaultConfigs, KernelDef, OpSpec};
+use kiln_codegen::tune::Config;
+use kiln_kernels::numeric::{self, Comparison};
+use kiln_runtime::measure;
+use kiln_runtime::tune::records::{Record, Records, Status, config_hash, config_json};
+use kiln_runtime::tune::search::{SearchOptions, Task, search};
+use kiln_runtime::{Device, Settings};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Words that are actions on records instead of names.
+const ACTIONS: [&str; 4] = ["list", "export", "import", "verify"];
+
+/// Options of `kiln tune`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Operators or kernels; all if none is named. Or an action on records: list, export FILE, import FILE, verify
+    pub names: Vec<String>,
+    /// Device
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// A shape to tune for, as in `tokens=4096,hidden=7168`; may be repeated
+    #[arg(long, value_name = "K=V,..")]
+    pub shape: Vec<String>,
+    /// Start no further candidate after this time: 30s, 10m, 1h
+    #[arg(long, value_name = "TIME")]
+    pub budget: Option<String>,
+    /// Take over what an earlier search has measured
+    #[arg(long)]
+    pub resume: bool,
+    /// Leave fields that change rounding at their defaults
+    #[arg(long)]
+    pub reproducible: bool,
+}
+
+/// Searches, or works on records.
+///
+/// # Errors
+/// Unknown names or keys, a missing device, a default config that does not work.
+pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Failure> {
+    let records = Records::new(Settings::from_env().tune_dir);
+    if let Some(action) = args.names.first().filter(|n| ACTIONS.contains(&n.as_str())) {
+        return match (action.as_str(), args.names.get(1)) {
+            ("export", Some(file)) => export(&records, Path::new(file), out),
+            ("import", Some(file)) => import(Path::new(file), out),
+            ("export" | "import", None) => {
+                Err(Failure::usage(format!("tune {action}"), "a file", "none", &format!("kiln tune {action} FILE")))
+            }
+            ("verify", _) => verify(ops, &records, out),
+            _ => list(&records, out),
+        };
+    }
+    let options = SearchOptions {
+        budget: args.budget.as_deref().map(budget).transpose()?,
+        reproducible: args.reproducible,
+        resume: args.resume,
+        ..SearchOptions::default()
+    };
+    let selections = catalog::select(ops, &args.names)?;
+    let device = device::open(&args.device, false)?;
+    let mut table = out.table("tune", &["kernel", "shape", "config", "status", "median_us", "reason"]);
+    let mut notes = vec![];
+    for s in &selections {
+        for case in problems(s, args, &device)? {
+            for kernel in kernels(s, &case)? {
+                let note = tune(s, &case, &kernel, &device, &options, &records, out, &mut table)?;
+                notes.extend(note);
+            }
+        }
+    }
+    table.finish()?;
+    notes.iter().try_for_each(|n| out.note(n))
+}
+
+/// `30s`, `10m`, `1h`.
+fn budget(text: &str) -> Result<Duration, Failure> {
+    let unit = text.chars().last().unwrap_or_default();
+    let seconds = match unit {
+        's' => 1.0,
+        'm' => 60.0,
+        'h' => 3600.0,
+        _ => f64::NAN,
+    };
+    let number = text.strip_suffix(unit).and_then(|n| n.parse::<f64>().ok()).map(|n| n * seconds);
+    match number.filter(|n| n.is_finite() && *n >= 0.0) {
+        Some(n) => Ok(Duration::from_secs_f64(n.min(1e9))),
+        None => Err(Failure::usage("--budget", "a time such as 30s, 10m or 1h", format!("`{text}`"), "")),
+    }
+}
+
+/// What is tuned for: the shapes given; on a GPU the bench shapes; else the largest declared case.
+fn problems(s: &Selection, args: &Args, device: &Device) -> Result<Vec<Case>, Failure> {
+    let op = s.op.as_ref();
+    if !args.shape.is_empty() {
+        return args.shape.iter().map(|t| instance::bench_case(op, &catalog::shape(op, t)?)).collect();
+    }
+    let shapes = op.bench_shapes();
+    if device.target().caps().is_some() && !shapes.is_empty() {
+        return shapes.iter().map(|shape| instance::bench_case(op, shape)).collect();
+    }
+    let size = |c: &Case| c.inputs.iter().map(|i| i.tensor.shape.iter().product::<usize>()).sum::<usize>();
+    Ok(op.cases().into_iter().max_by_key(size).into_iter().collect())
+}
+
+/// The selected kernels that the operator launches for a case, each once.
+fn kernels(s: &Selection, case: &Case) -> Result<Vec<Arc<dyn KernelDef>>, Failure> {
+    let plan = instance::plan(s.op.as_ref(), &instance::input_specs(case), &case.params, &DefaultConfigs)
+        .map_err(|e| Failure::Failed(e.to_string()))?;
+    let mut out: Vec<Arc<dyn KernelDef>> = vec![];
+    for step in plan.steps {
+        let seen = out.iter().any(|k| k.info() == step.kernel.info());
+        if !seen && s.has(&step.kernel.info().name) {
+            out.push(step.kernel);
+        }
+    }
+    Ok(out)
+}
+
+/// One search; returns a note for people.
+#[allow(clippy::too_many_arguments, reason = "one call from one place; a struct would only rename them")]
+fn tune(
+    s: &Selection,
+    case: &Case,
+    kernel: &Arc<dyn KernelDef>,
+    device: &Device,
+    options: &SearchOptions,
+    records: &Records,
+    out: Output,
+    table: &mut Table,
+) -> Result<Option<String>, Failure> {
+    let op = s.op.as_ref();
+    let info = op.info();
+    let name = kernel.info().name.clone();
+    let bytes = op.cost(&instance::input_specs(case), &case.params).bytes;
+    let sets = if device.target().caps().is_some() { measure::sets_for(bytes as usize) } else { 1 };
+    let mut problems = vec![];
+    let mut outputs = vec![];
+    for set in 0..sets {
+        let inputs = fill::inputs(&format!("{}/{set}", info.name), case);
+        let (problem, names) = runner::place(device, op, &inputs, &case.params).map_err(Failure::Failed)?;
+        problems.push(problem);
+        outputs = names;
+    }
+    let compare = |output: &str, want: &HostTensor, got: &HostTensor| -> Result<(), String> {
+        let one = |t: &HostTensor| BTreeMap::from([(output.to_string(), t.clone())]);
+        let (case_tensors, got) = (one(want), one(got));
+        let comparison = Comparison { case: &case_tensors, got: &got, params: &case.params };
+        let verdict = numeric::judge(output, &op.tolerance(output, &case.params).into(), &comparison);
+        if verdict.ok { Ok(()) } else { Err(verdict.reason) }
+    };
+    let task = Task { op: s.op.clone(), kernel: kernel.clone(), problems, outputs, compare: &compare };
+    let shape = json!({ "case": case.id });
+    let total = kernel.space().all().len();
+    let mut done = 0;
+    let mut failure = None;
+    let outcome = search(device, &task, options, records, &mut |r: &Record| {
+        done += 1;
+        out.progress(&format!("{name} {done}/{total} {}", r.config));
+        if failure.is_none() {
+            failure = table.row(row(&name, &shape, r)).err();
+        }
+    })?;
+    if let Some(e) = failure {
+        return Err(e);
+    }
+    table.row(json!({
+        "kernel": name, "shape": shape, "config": config_json(&outcome.best), "median_us": json_number(outcome.best_us),
+        "status": "best", "reason": format!("of {} candidates", outcome.records.len()), "device": device.name(),
+    }))?;
+    let skipped = outcome.skipped;
+    Ok((skipped > 0).then(|| format!("{name}: {skipped} candidates were not reached; --resume goes on from here")))
+}
+
+fn row(kernel: &str, shape: &Value, r: &Record) -> Value {
+    let (status, median, reason) = match &r.status {
+        Status::Ok(m) => ("ok", json_number(m.median_us), ""),
+        Status::Refused(why) => ("refused", Value::Null, why.as_str()),
+        Status::Failed(why) => ("fail", Value::Null, why.as_str()),
+    };
+    json!({
+        "kernel": kernel, "shape": shape, "config": config_json(&r.config), "median_us": median, "status": status,
+        "reason": reason,
+    })
+}
+
+/// Fields of a record's key as sizes.
+fn sizes(key: &Value) -> BTreeMap<String, usize> {
+    let of = |field: &str| key[field].as_object().cloned().unwrap_or_default();
+    let all: Map<String, Value> = of("fixed").into_iter().chain(of("bucket")).collect();
+    all.into_iter().filter_map(|(k, v)| Some((k, v.as_u64()? as usize))).collect()
+}
+
+fn record_row(path: &Path, key: &Value, status: &str, reason: &str) -> Value {
+    let sizes: Vec<(String, usize)> = sizes(key).into_iter().collect();
+    json!({
+        "kernel": key["kernel"], "shape": shape_text(&sizes), "status": status, "target": key["target"],
+        "device": key["device"], "compiler": key["compiler"], "reason": reason,
+        "file": path.file_name().map(|n| n.to_string_lossy().into_owned()),
+    })
+}
+
+const RECORD_COLUMNS: &[&str] = &["kernel", "shape", "status", "device", "compiler", "reason", "file"];
+
+fn list(records: &Records, out: Output) -> Result<(), Failure> {
+    let mut table = out.table("tune", RECORD_COLUMNS);
+    let all = records.list();
+    for (path, key) in &all {
+        table.row(record_row(path, key, "ok", ""))?;
+    }
+    table.finish()?;
+    out.note(&format!("{} records", all.len()))
+}
+
+/// Whether each record still belongs to a kernel of this build.
+fn verify(ops: &[Arc<dyn OpSpec>], records: &Records, out: Output) -> Result<(), Failure> {
+    let mut table = out.table("tune", RECORD_COLUMNS);
+    let mut stale = 0;
+    for (path, key) in records.list() {
+        let dtypes = |k: &Arc<dyn KernelDef>| -> Value {
+            k.info().dtypes.iter().map(|(n, d)| (n.clone(), Value::from(d.name()))).collect::<Map<_, _>>().into()
+        };
+        let named = |k: &Arc<dyn KernelDef>| key["kernel"] == k.info().name.as_str() && key["dtypes"] == dtypes(k);
+        let kernel = ops.iter().flat_map(|o| o.kernels()).find(named);
+        let (status, reason) = match kernel {
+            None => ("fail", "no kernel of this name and these dtypes in this build"),
+            Some(k) => {
+                let default: Config = k.space().default_config();
+                if key["kernel_hash"] == config_hash(k.as_ref(), &sizes(&key), &default).as_str() {
+                    ("ok", "")
+                } else {
+                    ("fail", "the kernel has changed since; tune again")
+                }
+            }
+        };
+        stale += usize::from(status == "fail");
+        table.row(record_row(&path, &key, status, reason))?;
+    }
+    table.finish()?;
+    if stale > 0 {
+        return Err(Failure::Failed(format!("{stale} records do not fit this build")));
+    }
+    out.note("all records fit this build")
+}
+
+/// All record files as JSON lines in one file.
+fn export(records: &Records, file: &Path, out: Output) -> Result<(), Failure> {
+    let mut text = String::new();
+    let all = records.list();
+    for (path, _) in &all {
+        let content = std::fs::read_to_string(path)
+            .map_err(|e| Failure::environment(path.display(), "a readable record", e, "check its permissions"))?;
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        text += &format!("{}\n", json!({"v": 1, "file": name, "lines": content.lines().collect::<Vec<_>>()}));
+    }
+    files::write_atomic(file, text.as_bytes())?;
+    out.note(&format!("wrote {} records to {}", all.len(), file.display()))
+}
+
+/// Puts the records of an exported file into this machine's folder. They are used only where their whole key fits.
+fn import(file: &Path, out: Output) -> Result<(), Failure> {
+    let wrong = |line: usize, got: String| {
+        Failure::usage(
+            format!("{}:{line}", file.display()),
+            "a line that `kiln tune export` wrote",
+            got,
+            "export again; nothing was imported",
+        )
+    };
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| Failure::usage(file.display(), "a readable file", e, "give the file `kiln tune export` wrote"))?;
+    let mut found: Vec<(String, String)> = vec![];
+    for (i, line) in text.lines().enumerate() {
+        let json: Value = serde_json::from_str(line).map_err(|e| wrong(i + 1, e.to_string()))?;
+        let name = json["file"].as_str().unwrap_or_default();
+        let plain = name.ends_with(".jsonl") && Path::new(name).components().count() == 1;
+        let lines: Option<Vec<&str>> = json["lines"].as_array().and_then(|l| l.iter().map(Value::as_str).collect());
+        let header = |l: &Vec<&str>| {
+            l.first()
+                .is_some_and(|h| serde_json::from_str::<Value>(h).is_ok_and(|h| h["v"] == 1 && h["key"].is_object()))
+        };
+        match lines.filter(|l| plain && header(l)) {
+            Some(lines) => found.push((name.into(), lines.join("\n") + "\n")),
+            None => return Err(wrong(i + 1, line.chars().take(60).collect())),
+        }
+    }
+    let dir = Settings::from_env().tune_dir;
+    std::fs::create_dir_all(&dir)
+        .map_err(|e| Failure::environment(dir.display(), "a folder for records", e, "set KILN_TUNE_DIR"))?;
+    for (name, text) in &found {
+        files::write_atomic(&dir.join(name), text.as_bytes())?;
+    }
+    out.note(&format!("imported {} records to {}", found.len(), dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets() {
+        assert_eq!(budget("30s").ok(), Some(Duration::from_secs(30)));
+        assert_eq!(budget("1.5m").ok(), Some(Duration::from_secs(90)));
+        for wrong in ["", "10", "m", "-1s", "10d", "infs", "1µ"] {
+            assert!(budget(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+// scalar_of_tile (emit_kernels.rs:1:5)
+// Names of the element types. Floats narrower than 32 bits are bit patterns; arithmetic happens in f32.
+typedef unsigned char u8; typedef signed char i8; typedef unsigned short u16; typedef unsigned int u32;
+typedef long long i64; typedef unsigned long long u64;
+typedef u16 bf16; typedef u16 f16; typedef u8 e4m3; typedef u8 e5m2; typedef u8 e8m0;
+#define DEV __device__ __forceinline__
+
+// Several consecutive elements at once, in pieces of W bytes. The address is a multiple of W.
+template <int W> struct Piece;
+template <> struct Piece<2> { typedef u16 type; };
+template <> struct Piece<4> { typedef u32 type; };
+template <> struct Piece<8> { typedef uint2 type; };
+template <> struct Piece<16> { typedef uint4 type; };
+
+// Any memory.
+template <int W, int N, typename T> DEV void ld(T (&r)[N], const T* p) {
+    typedef typename Piece<W>::type P;
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) reinterpret_cast<P*>(r)[i] = reinterpret_cast<const P*>(p)[i];
+}
+template <int W, int N, typename T> DEV void st(T* p, const T (&r)[N]) {
+    typedef typename Piece<W>::type P;
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) reinterpret_cast<P*>(p)[i] = reinterpret_cast<const P*>(r)[i];
+}
+
+// Global memory that no thread writes during the kernel: loads through the read-only path. With a condition the load is
+// predicated instead of branched around, so that loads of several steps stay in flight together; the rest reads zero.
+DEV void ld_global_v1h(u16& a, const void* p) { asm("ld.global.nc.u16 %0, [%1];" : "=h"(a) : "l"(p)); }
+DEV void ld_global_v1(u32& a, const void* p) { asm("ld.global.nc.u32 %0, [%1];" : "=r"(a) : "l"(p)); }
+DEV void ld_global_v2(uint2& a, const void* p) {
+    asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(a.x), "=r"(a.y) : "l"(p));
+}
+DEV void ld_global_v4(uint4& a, const void* p) {
+    asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w) : "l"(p));
+}
+DEV void ld_global_v1h_if(u16& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %2, 0;\n mov.u16 %0, 0;\n @q ld.global.nc.u16 %0, [%1];\n}"
+        : "=h"(a) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v1_if(u32& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %2, 0;\n mov.u32 %0, 0;\n @q ld.global.nc.u32 %0, [%1];\n}"
+        : "=r"(a) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v2_if(uint2& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %3, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n"
+        " @q ld.global.nc.v2.u32 {%0, %1}, [%2];\n}" : "=r"(a.x), "=r"(a.y) : "l"(p), "r"((int)ok));
+}
+DEV void ld_global_v4_if(uint4& a, const void* p, bool ok) {
+    asm("{\n .reg .pred q;\n setp.ne.b32 q, %5, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n mov.u32 %2, 0;\n mov.u32 %3, 0;\n"
+        " @q ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+        : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w) : "l"(p), "r"((int)ok));
+}
+template <int W, int N, typename T> DEV void ld_global(T (&r)[N], const T* p) {
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) {
+        const u8* at = reinterpret_cast<const u8*>(p) + i * W;
+        if constexpr (W == 16) ld_global_v4(reinterpret_cast<uint4*>(r)[i], at);
+        else if constexpr (W == 8) ld_global_v2(reinterpret_cast<uint2*>(r)[i], at);
+        else if constexpr (W == 4) ld_global_v1(reinterpret_cast<u32*>(r)[i], at);
+        else ld_global_v1h(reinterpret_cast<u16*>(r)[i], at);
+    }
+}
+template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p, bool ok) {
+    #pragma unroll
+    for (int i = 0; i < int(N * sizeof(T) / W); i++) {
+        const u8* at = reinterpret_cast<const u8*>(p) + i * W;
+        if constexpr (W == 16) ld_global_v4_if(reinterpret_cast<uint4*>(r)[i], at, ok);
+        else if constexpr (W == 8) ld_global_v2_if(reinterpret_cast<uint2*>(r)[i], at, ok);
+        else if constexpr (W == 4) ld_global_v1_if(reinterpret_cast<u32*>(r)[i], at, ok);
+        else ld_global_v1h_if(reinterpret_cast<u16*>(r)[i], at, ok);
+    }
+}
+
+// Combining values of several threads. Lanes combine neighbours first, then pairs of pairs; every lane gets the result.
+struct Sum {
+    static DEV float apply(float a, float b) { return a + b; }
+    static DEV int apply(int a, int b) { return (int)((u32)a + (u32)b); }
+    static DEV u32 apply(u32 a, u32 b) { return a + b; }
+    static DEV i64 apply(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+};
+struct Max {
+    static DEV float apply(float a, float b) { return fmaxf(a, b); }
+    template <typename T> static DEV T apply(T a, T b) { return a < b ? b : a; }
+};
+struct Min {
+    static DEV float apply(float a, float b) { return fminf(a, b); }
+    template <typename T> static DEV T apply(T a, T b) { return b < a ? b : a; }
+};
+struct And { template <typename T> static DEV T apply(T a, T b) { return (T)(a & b); } };
+struct Or { template <typename T> static DEV T apply(T a, T b) { return (T)(a | b); } };
+
+DEV float shfl_xor(float x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV int shfl_xor(int x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV u32 shfl_xor(u32 x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV i64 shfl_xor(i64 x, int o) { return __shfl_xor_sync(0xffffffffu, x, o); }
+DEV u8 shfl_xor(u8 x, int o) { return (u8)__shfl_xor_sync(0xffffffffu, (u32)x, o); }
+DEV i8 shfl_xor(i8 x, int o) { return (i8)__shfl_xor_sync(0xffffffffu, (int)x, o); }
+DEV bool shfl_xor(bool x, int o) { return __shfl_xor_sync(0xffffffffu, (int)x, o) != 0; }
+
+template <class Op, int LANES, typename T> DEV T reduce_lanes(T x) {
+    #pragma unroll
+    for (int o = 1; o < LANES; o *= 2) x = Op::apply(x, shfl_xor(x, o));
+    return x;
+}
+// Partial results of all warps, from shared memory; an odd last one passes through a level.
+template <class Op, int WARPS, typename T> DEV T reduce_warps(const T* partials) {
+    T r[WARPS];
+    #pragma unroll
+    for (int i = 0; i < WARPS; i++) r[i] = partials[i];
+    #pragma unroll
+    for (int o = 1; o < WARPS; o *= 2) {
+        #pragma unroll
+        for (int i = 0; i + o < WARPS; i += 2 * o) r[i] = Op::apply(r[i], r[i + o]);
+    }
+    return r[0];
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+scalar_of_tile(const float* __restrict__ x, float* __restrict__ y) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int tid = threadIdx.x;
+    const int lane = tid % 32, warp = tid / 32;
+    const int bx = blockIdx.x;
+    float f[16];
+
+    // emit_kernels.rs:2:5: parallel [2048]
+    const float* const x_at = x + bx * 2048;
+    #pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        const int i = (s * 128 + tid) * 8;
+        alignas(16) float x_v[8];
+        ld_global<16>(x_v, x_at + i);
+        #pragma unroll
+        for (int v = 0; v < 8; ++v) {
+            f[s * 8 + v] = x_v[v];
+        }
+    }
+    float sum[1];
+    float* const partials = (float*)shared;
+
+    // emit_kernels.rs:3:5: reduce_sum along axis 0
+    {
+        float acc = -0.0f;
+        #pragma unroll
+        for (int s = 0; s < 2; ++s) {
+            #pragma unroll
+            for (int v = 0; v < 8; ++v) {
+                acc = acc + f[s * 8 + v];
+            }
+        }
+        acc = reduce_lanes<Sum, 32>(acc);
+        if (lane == 0) partials[warp] = acc;
+    }
+    __syncthreads();  // partial results of all warps
+    {
+        sum[0] = reduce_warps<Sum, 4>(partials);
+    }
+    const float sum_i = sum[0];
+    float t;
+    if (sum_i > 0.0f) {
+        t = __frcp_rn(sum_i);
+    } else {
+        t = -sum_i;
+    }
+
+    // emit_kernels.rs:5:5: parallel [2048]
+    float* const y_at = y + bx * 2048;
+    #pragma unroll
+    for (int s = 0; s < 2; ++s) {
+        const int i = (s * 128 + tid) * 8;
+        alignas(16) float y_v[8];
+        #pragma unroll
+        for (int v = 0; v < 8; ++v) {
+            y_v[v] = f[s * 8 + v] * t;
+        }
+        st<16>(y_at + i, y_v);
+    }
+}

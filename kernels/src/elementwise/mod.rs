@@ -1,0 +1,3 @@
+//! Elementwise operators that belong to no other family.
+
+pub mod vector_add;

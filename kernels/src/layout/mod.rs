@@ -1,0 +1,3 @@
+//! Operators that only move elements.
+
+pub mod transpose;

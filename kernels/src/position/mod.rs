@@ -1,0 +1,3 @@
+//! Position encodings.
+
+pub mod rope_partial;

@@ -1,0 +1,19 @@
+//! The list of operators, in the order of the index table in the crate's documentation.
+//!
+//! Explicit on purpose: what tests, benches and the command line iterate over can be read here.
+
+use kiln_codegen::spec::OpSpec;
+use std::sync::Arc;
+
+/// Every operator.
+pub fn registry() -> Vec<Arc<dyn OpSpec>> {
+    vec![
+        Arc::new(crate::elementwise::vector_add::VectorAdd),
+        Arc::new(crate::norm::rmsnorm::Rmsnorm),
+        Arc::new(crate::position::rope_partial::RopePartial),
+        Arc::new(crate::quant::per_token_fp8::PerTokenFp8),
+        Arc::new(crate::quant::swiglu_quant::SwigluQuant),
+        Arc::new(crate::transform::hadamard::Hadamard),
+        Arc::new(crate::layout::transpose::Transpose),
+    ]
+}

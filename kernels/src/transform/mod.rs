@@ -1,0 +1,3 @@
+//! Orthogonal transforms.
+
+pub mod hadamard;

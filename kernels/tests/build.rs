@@ -1,0 +1,125 @@
+//! Every declared case of every operator makes a plan whose launches bind and build, for the default configuration and
+//! for each single change of it. No values are computed here; `tests/golden_vm.rs` does that.
+
+use kiln_codegen::abi::{Arg, Launch, TensorView};
+use kiln_codegen::bind;
+use kiln_codegen::host_memory::HostMemory;
+use kiln_codegen::ir::Kernel;
+use kiln_codegen::spec::{Case, Configs, DefaultConfigs, KernelDef, OpSpec, Problem, TensorSpec};
+use kiln_codegen::tune::Config;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Tensors of a case with undefined content.
+fn problem(op: &dyn OpSpec, case: &Case) -> Problem {
+    let inputs: BTreeMap<String, TensorSpec> =
+        case.inputs.iter().map(|i| (i.tensor.name.clone(), i.tensor.clone())).collect();
+    let outputs = op.outputs(&inputs, &case.params).unwrap_or_else(|e| panic!("{}: {e}", case.id));
+    let tensors = inputs.into_values().chain(outputs).map(|t| {
+        let memory = Arc::new(HostMemory::zeroed(t.dtype.bytes(t.shape.iter().product())));
+        (t.name, TensorView::contiguous(t.dtype, &t.shape, memory))
+    });
+    Problem { tensors: tensors.collect(), params: case.params.clone() }
+}
+
+fn build(launch: &Launch) -> Result<Kernel, String> {
+    let bound = bind::bind(launch.kernel.as_ref(), &launch.config, &launch.args).map_err(|e| e.to_string())?;
+    let kernel = launch
+        .kernel
+        .build(&bound.request)
+        .map_err(|d| d.iter().map(|d| format!("{} {}", d.code, d.message)).collect::<Vec<_>>().join("\n"))?;
+    let syms = bind::sym_values(&kernel, &bound.dims, &launch.args);
+    bind::grid(&kernel, &syms).ok_or("the grid cannot be computed")?;
+    Ok(kernel)
+}
+
+/// Changes one field of the default.
+#[derive(Debug)]
+struct Changed<'a>(&'a str, kiln_codegen::tune::ConfigValue);
+impl Configs for Changed<'_> {
+    fn choose(&self, kernel: &dyn KernelDef, _: &BTreeMap<String, usize>) -> Config {
+        let mut config = kernel.space().default_config();
+        if config.0.contains_key(self.0) {
+            config.0.insert(self.0.into(), self.1.clone());
+        }
+        config
+    }
+}
+
+#[test]
+fn every_case_builds_with_every_config_value() {
+    for op in kiln_kernels::registry() {
+        let axes: Vec<_> = op.kernels().iter().flat_map(|k| k.space().axes).collect();
+        for case in op.cases() {
+            let problem = problem(op.as_ref(), &case);
+            let mut plans = vec![op.plan(&problem, &DefaultConfigs)];
+            let mut seen = BTreeSet::new();
+            for axis in &axes {
+                for value in &axis.values {
+                    if seen.insert((axis.name.clone(), value.clone())) {
+                        plans.push(op.plan(&problem, &Changed(&axis.name, value.clone())));
+                    }
+                }
+            }
+            for plan in plans {
+                let plan = plan.unwrap_or_else(|e| panic!("{}: {e}", case.id));
+                for step in &plan.steps {
+                    let built = build(step);
+                    assert!(built.is_ok(), "{} {} [{}]: {}", op.info().name, case.id, step.config, built.unwrap_err());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bench_shapes_make_cases_the_operator_accepts() {
+    for op in kiln_kernels::registry() {
+        for shape in op.bench_shapes() {
+            let keys: Vec<_> = shape.iter().map(|(k, _)| k.as_str()).collect();
+            assert_eq!(keys, op.bench_keys(), "{}", op.info().name);
+            let case = op.bench_case(&shape).expect("a case for its own shape");
+            let inputs = case.inputs.iter().map(|i| (i.tensor.name.clone(), i.tensor.clone())).collect();
+            assert!(op.outputs(&inputs, &case.params).is_ok_and(|o| !o.is_empty()));
+            assert!(op.cost(&inputs, &case.params).bytes > 0.0);
+        }
+        let unknown = op.bench_case(&[("colour".into(), 3)]);
+        assert!(unknown.is_err());
+    }
+}
+
+#[test]
+fn wrong_problems_are_refused_with_the_operators_name() {
+    for op in kiln_kernels::registry() {
+        let name = op.info().name;
+        let refused = op.outputs(&BTreeMap::new(), &Default::default()).expect_err("nothing is no problem");
+        assert_eq!(refused.op, name);
+        let case = op.cases().into_iter().next_back().expect("a case");
+        let mut wrong = problem(op.as_ref(), &case);
+        let output = op.kernels().len(); // Any number: an output of another shape is refused whatever it is.
+        let (first, view) = wrong
+            .tensors
+            .iter()
+            .find(|(n, _)| !case.inputs.iter().any(|i| i.tensor.name == **n))
+            .map(|(n, v)| (n.clone(), v.clone()))
+            .expect("an output");
+        let shape = [view.shape.clone(), vec![output]].concat();
+        let strides = vec![0; shape.len()];
+        wrong.tensors.insert(first.clone(), TensorView { shape, strides, ..view });
+        let refused = op.plan(&wrong, &DefaultConfigs).expect_err("a wrong output");
+        assert!(refused.message.contains(&format!("`{first}`")), "{refused}");
+    }
+}
+
+/// Every parameter of a plan is a tensor, a scalar or absent: nothing here needs a workspace.
+#[test]
+fn plans_are_single_launches_without_workspaces() {
+    for op in kiln_kernels::registry() {
+        for case in op.cases() {
+            let plan = op.plan(&problem(op.as_ref(), &case), &DefaultConfigs).expect("a plan");
+            assert!(plan.workspaces.is_empty());
+            let args = plan.steps.iter().flat_map(|s| &s.args);
+            assert!(args.into_iter().all(|a| !matches!(a, Arg::Workspace { .. })));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The command line is a contract: fields, exit codes, and one clear message for every kind of bad input. Also keeps the
+//! support table in `README.md` up to date (`BLESS=1` rewrites it).
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_path_buf()
+}
+
+/// A command whose records and default device do not depend on the machine's environment.
+fn command(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_kiln-command-line"));
+    c.args(args).current_dir(root()).env_remove("KILN_DEVICE").env_remove("CI").env("KILN_DEVICE", "cpu");
+    c
+}
+
+fn kiln(args: &[&str]) -> Output {
+    command(args).output().expect("the binary starts")
+}
+
+fn stdout(o: &Output) -> String {
+    String::from_utf8_lossy(&o.stdout).into_owned()
+}
+
+fn stderr(o: &Output) -> String {
+    String::from_utf8_lossy(&o.stderr).into_owned()
+}
+
+/// The rows of a command that ends with this code.
+fn rows(args: &[&str], code: i32) -> Vec<Value> {
+    let o = kiln(&[args, &["--json"]].concat());
+    assert_eq!(o.status.code(), Some(code), "{args:?}\n{}{}", stdout(&o), stderr(&o));
+    let parse = |l: &str| serde_json::from_str::<Value>(l).unwrap_or_else(|e| panic!("{args:?}: {e}: {l}"));
+    stdout(&o).lines().map(parse).collect()
+}
+
+/// Every row has the version, the command and all fields of the contract.
+fn fields(rows: &[Value], cmd: &str, names: &[&str]) {
+    assert!(!rows.is_empty(), "{cmd}: no rows");
+    for row in rows {
+        assert_eq!((&row["v"], &row["cmd"]), (&Value::from(1), &Value::from(cmd)), "{row}");
+        for name in names {
+            assert!(row.get(name).is_some(), "{cmd}: no field `{name}` in {row}");
+        }
+    }
+}
+
+/// Bad input: the exit code, nothing on stdout, no panic, and a message with all these parts.
+fn refused(args: &[&str], code: i32, parts: &[&str]) {
+    refused_by(&mut command(args), code, parts);
+}
+
+fn refused_by(c: &mut Command, code: i32, parts: &[&str]) {
+    let o = c.output().expect("the binary starts");
+    let text = stderr(&o);
+    assert_eq!(o.status.code(), Some(code), "{c:?}\n{}{text}", stdout(&o));
+    assert!(!text.contains("panicked"), "{c:?}\n{text}");
+    assert!(text.starts_with("error: "), "{c:?}\n{text}");
+    for part in parts {
+        assert!(text.contains(part), "{c:?}: expected `{part}` in:\n{text}");
+    }
+}
+
+/// Something odd that must not matter.
+fn works(c: &mut Command) {
+    let o = c.output().expect("the binary starts");
+    assert_eq!(o.status.code(), Some(0), "{c:?}\n{}{}", stdout(&o), stderr(&o));
+}
+
+#[test]
+fn list_describes_every_operator() {
+    let rows = rows(&["list"], 0);
+    fields(&rows, "list", &["op", "kernel", "family", "formula", "targets", "properties", "config"]);
+    let ops: BTreeSet<_> = rows.iter().filter_map(|r| r["op"].as_str()).collect();
+    for op in ["vector_add", "rmsnorm", "rope_partial", "quant_per_token_fp8", "hadamard", "transpose", "swiglu_quant"] {
+        assert!(ops.contains(op), "{op} is missing in {ops:?}");
+    }
+}
+
+#[test]
+fn declared_cases_pass_on_the_cpu() {
+    let rows = rows(&["run", "--all", "--sanitize"], 0);
+    let names = ["op", "case", "device", "status", "output", "metric", "value", "limit", "reason", "ms"];
+    fields(&rows, "run", &names);
+    assert!(rows.iter().all(|r| r["status"] == "ok" && r["device"] == "cpu"));
+}
+
+#[test]
+fn golden_cases_pass_and_unknown_operators_are_skipped_with_a_reason() {
+    let rows = rows(&["run", "--cases", "tests/data/kernels", "--device", "cpu", "--sanitize"], 0);
+    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+    for r in &rows {
+        *count.entry(r["status"].as_str().unwrap_or_default()).or_default() += 1;
+        if r["status"] == "skip" {
+            assert!(r["reason"].as_str().is_some_and(|t| t.contains("no operator")), "{r}");
+        }
+    }
+    assert!(count["ok"] >= 23, "{count:?}");
+    assert_eq!(count.get("fail"), None, "{count:?}");
+}
+
+#[test]
+fn run_chooses_cases() {
+    let one = rows(&["run", "rmsnorm", "--only", "zero_rows$"], 0);
+    assert_eq!(one.len(), 1);
+    assert_eq!(one[0]["case"], "rmsnorm.zero_rows");
+    let shaped = rows(&["run", "rmsnorm", "--shape", "tokens=0,hidden=96", "--config", "rows=2"], 0);
+    assert_eq!(shaped[0]["case"], "rmsnorm.tokens=0,hidden=96");
+    let dtype = rows(&["run", "vector_add", "--case", "n1000_f32", "--dtype", "x=bf16,y=bf16"], 0);
+    assert_eq!(dtype[0]["status"], "ok");
+}
+
+#[test]
+fn emit_prints_every_stage_and_writes_files_whole() {
+    for stage in ["plain", "scheduled", "source"] {
+        let o = kiln(&["emit", "rmsnorm", "--target", "sm_90a", "--stage", stage]);
+        assert_eq!(o.status.code(), Some(0), "{}", stderr(&o));
+        assert!(stdout(&o).contains("rmsnorm"), "{stage}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kernel.cu");
+    works(&mut command(&["emit", "rmsnorm", "--target", "sm_80", "-o", file.to_str().unwrap()]));
+    let printed = stdout(&kiln(&["emit", "rmsnorm", "--target", "sm_80"]));
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), printed.trim_end());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    refused(&["emit", "rmsnorm", "--target", "sm_80", "-o", "/nonexistent/x.cu"], 3, &["/nonexistent/x.cu", "next:"]);
+    refused(&["emit", "rmsnorm", "--target", "sm_80", "--stage", "schedule"], 2, &["comes with schedules"]);
+    refused(&["emit", "rmsnorm", "--target", "vm"], 2, &["--stage plain"]);
+}
+
+#[test]
+fn explain_names_tiles_barriers_guards_and_work() {
+    let text = stdout(&kiln(&["explain", "rmsnorm", "--target", "sm_90a", "--case", "t3_h513_odd"]));
+    for part in ["tiles", "barriers and why", "guards kept", "reductions", "bytes", "FLOPs", "rmsnorm.rs:"] {
+        assert!(text.contains(part), "`{part}` is missing in\n{text}");
+    }
+}
+
+#[test]
+fn check_compiles_or_says_why_not() {
+    let names = ["kernel", "instance", "config", "target", "status", "registers", "spill_bytes", "stack_bytes"];
+    let more = ["shared_bytes", "compile_ms", "code_bytes", "instructions", "messages"];
+    let vm = rows(&["check", "--all", "--target", "vm"], 0);
+    fields(&vm, "check", &names);
+    fields(&vm, "check", &more);
+    let gpu = rows(&["check", "rmsnorm"], 0);
+    for r in &gpu {
+        assert!(r["status"] == "ok" || r["status"] == "skip", "{r}");
+        if r["status"] == "skip" {
+            eprintln!("skipped: {}", r["messages"]);
+        }
+    }
+    let mut no_compiler = command(&["check", "rmsnorm", "--target", "sm_90a"]);
+    refused_by(no_compiler.env("KILN_NVRTC_DIR", "/nonexistent"), 3, &["/nonexistent", "next step"]);
+    let mut any_target = command(&["check", "rmsnorm"]);
+    works(any_target.env("KILN_NVRTC_DIR", "/nonexistent"));
+}
+
+#[test]
+fn bench_measures_and_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("records.jsonl");
+    let args = ["bench", "rmsnorm", "--shape", "tokens=4,hidden=256", "--device", "cpu", "--record"];
+    let rows = rows(&[&args[..], &[file.to_str().unwrap()]].concat(), 0);
+    let names = [
+        "op", "shape", "peer", "device", "status", "config", "median_us", "min_us", "p95_us", "tflops", "gbps",
+        "floor_us", "of_floor", "rel_err", "calls", "timer", "mode",
+    ];
+    fields(&rows, "bench", &names);
+    assert_eq!((&rows[0]["op"], &rows[0]["peer"]), (&"rmsnorm_bf16".into(), &"kiln".into()));
+    let line: Value = serde_json::from_str(std::fs::read_to_string(&file).unwrap().trim()).unwrap();
+    for name in ["date", "command", "device", "shape"] {
+        assert!(line.get(name).is_some(), "{name}");
+    }
+    refused(&["bench", "--peers"], 2, &["--peers"]);
+    refused(&["bench", "--plot", "x.svg"], 2, &["--plot"]);
+    refused(&["bench", "rmsnorm", "--record", "/nonexistent/x"], 3, &["/nonexistent/x"]);
+    refused(&["bench", "rmsnorm", "--shapes", "/nonexistent/x"], 2, &["/nonexistent/x"]);
+}
+
+#[test]
+fn tune_searches_and_keeps_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str], records: &Path| {
+        let o = command(args).env("KILN_TUNE_DIR", records).output().unwrap();
+        assert_eq!(o.status.code(), Some(0), "{args:?}\n{}{}", stdout(&o), stderr(&o));
+        stdout(&o).lines().map(|l| serde_json::from_str::<Value>(l).unwrap()).collect::<Vec<_>>()
+    };
+    let here = dir.path().join("a");
+    let rows = run(&["tune", "vector_add", "--json"], &here);
+    fields(&rows, "tune", &["kernel", "shape", "config", "median_us", "status", "reason"]);
+    assert_eq!(rows.last().unwrap()["status"], "best");
+    assert_eq!(run(&["tune", "list", "--json"], &here).len(), 1);
+    assert_eq!(run(&["tune", "verify", "--json"], &here)[0]["status"], "ok");
+    let file = dir.path().join("all.jsonl");
+    run(&["tune", "export", file.to_str().unwrap()], &here).clear();
+}
+
+#[test]
+fn exported_records_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b, file) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("all.jsonl"));
+    works(command(&["tune", "vector_add"]).env("KILN_TUNE_DIR", &a));
+    works(command(&["tune", "export", file.to_str().unwrap()]).env("KILN_TUNE_DIR", &a));
+    works(command(&["tune", "import", file.to_str().unwrap()]).env("KILN_TUNE_DIR", &b));
+    let names = |d: &Path| -> Vec<_> {
+        let all = std::fs::read_dir(d).unwrap().map(|e| e.unwrap().file_name());
+        all.filter(|n| n.to_string_lossy().ends_with(".jsonl")).collect()
+    };
+    assert_eq!(names(&a), names(&b));
+    std::fs::write(&file, "{\"file\":\"../x.jsonl\",\"lines\":[]}\n").unwrap();
+    refused(&["tune", "import", file.to_str().unwrap()], 2, &["all.jsonl:1", "nothing was imported"]);
+}
+
+#[test]
+fn doctor_says_what_is_there_and_what_is_skipped() {
+    let rows = rows(&["doctor"], 0);
+    fields(&rows, "doctor", &["what", "name", "status", "detail"]);
+    for what in ["device", "compiler", "folder", "variable", "version"] {
+        assert!(rows.iter().any(|r| r["what"] == what), "{what}");
+    }
+    assert!(rows.iter().any(|r| r["name"] == "cpu" && r["status"] == "ok"));
+}
+
+#[test]
+fn unknown_names_get_the_nearest_one() {
+    refused(&["emit", "rmsnrom", "--target", "sm_90a"], 2, &["`rmsnrom`", "did you mean `rmsnorm`?"]);
+    refused(&["emit", "rmsnorm", "--target", "sm_90"], 2, &["`sm_90`", "did you mean `sm_90a`?", "sm_80"]);
+    refused(&["run", "rmsnorm", "--config", "row=2"], 2, &["`row`", "did you mean `rows`?"]);
+    refused(&["run", "rmsnorm", "--config", "rows=3"], 2, &["rows=3", "1, 2, 4"]);
+    refused(&["run", "rmsnorm", "--config", "rows"], 2, &["key=value"]);
+    refused(&["bench", "rmsnorm", "--shape", "token=4,hidden=8"], 2, &["`token`", "did you mean `tokens`?"]);
+    refused(&["bench", "rmsnorm", "--shape", "tokens=x,hidden=8"], 2, &["`x`", "whole number"]);
+    refused(&["bench", "rmsnorm", "--shape", "tokens=4"], 2, &["without `hidden`"]);
+    refused(&["run", "rmsnorm", "--case", "nope"], 2, &["`nope`", "zero_rows"]);
+    refused(&["run", "rmsnorm", "--dtype", "x=f99"], 2, &["`f99`", "f16"]);
+    refused(&["run", "rmsnorm", "--dtype", "q=f16"], 2, &["`q`", "weight"]);
+    refused(&["run", "--devise", "cpu"], 2, &["--devise", "--device"]);
+    refused(&["generate"], 2, &["`generate`", "list", "emit", "check", "doctor"]);
+    refused(&["run", "--only", "("], 2, &["--only", "`(`"]);
+    refused(&["run", "--only", "matches nothing"], 2, &["none that matches"]);
+    refused(&["tune", "vector_add", "--budget", "soon"], 2, &["`soon`", "10m"]);
+}
+
+#[test]
+fn devices_that_are_not_there() {
+    refused(&["run", "--device", "gpu"], 2, &["`gpu`", "cuda:N"]);
+    refused(&["run", "--device", "cuda:x"], 2, &["cuda:x"]);
+    refused(&["run", "--device", "null", "--sanitize"], 2, &["--sanitize", "cpu"]);
+    // With a GPU, one that has this number is still not there.
+    refused(&["run", "--device", "cuda:99"], 3, &["cuda:99"]);
+}
+
+#[test]
+fn malformed_case_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let manifest = dir.path().join("manifest.json");
+    let run = ["run", "--cases", folder];
+    refused(&["run", "--cases", "/nonexistent"], 2, &["/nonexistent/manifest.json", "next:"]);
+    refused(&run, 2, &["manifest.json", "next:"]);
+    for (text, part) in [("{", "valid JSON"), ("{}", "`format` 1"), ("{\"format\":1,\"cases\":[{}]}", "case 0")] {
+        std::fs::write(&manifest, text).unwrap();
+        refused(&run, 2, &["manifest.json", part]);
+    }
+    // One real case whose file is missing, cut short, or changed: a failed row, and the others still run.
+    let all: Value =
+        serde_json::from_str(&std::fs::read_to_string(root().join("tests/data/kernels/manifest.json")).unwrap()).unwrap();
+    let case = all["cases"].as_array().unwrap().iter().find(|c| c["op"] == "hadamard").unwrap();
+    let file = case["file"].as_str().unwrap();
+    let bytes = std::fs::read(root().join("tests/data/kernels").join(file)).unwrap();
+    std::fs::write(&manifest, serde_json::json!({"format": 1, "cases": [case]}).to_string()).unwrap();
+    let reason = |want: &str| {
+        let found = rows(&run, 1);
+        let text = found[0]["reason"].as_str().unwrap_or_default().to_string();
+        assert!(found[0]["status"] == "fail" && text.contains(want) && text.contains(file), "{text}");
+    };
+    reason("cannot read");
+    std::fs::write(dir.path().join(file), &bytes[..bytes.len() - 7]).unwrap();
+    reason("truncated");
+    let mut changed = bytes.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    std::fs::write(dir.path().join(file), changed).unwrap();
+    reason("sha256");
+    // The right hash on a file that is no safetensors file.
+    std::fs::write(dir.path().join(file), b"12345678").unwrap();
+    let mut lying = case.clone();
+    lying["bytes"] = 8.into();
+    lying["sha256"] = "ef797c8118f02dfb649607dd5d3f8c7623048c9c063d532cc95c5ed7a898a64f".into();
+    std::fs::write(&manifest, serde_json::json!({"format": 1, "cases": [lying]}).to_string()).unwrap();
+    reason("header");
+}
+
+#[test]
+fn odd_environments_do_not_matter() {
+    // A cache that cannot be written, and one that is a file.
+    works(command(&["run", "vector_add"]).env("KILN_CACHE_DIR", "/proc/nope"));
+    works(command(&["check", "vector_add"]).env("KILN_CACHE_DIR", "/proc/nope"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    works(command(&["run", "vector_add"]).env("KILN_CACHE_DIR", file.path()));
+    // Output nobody reads.
+    let mut child = command(&["list", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let o = child.wait_with_output().unwrap();
+    assert_eq!((o.status.code(), stderr(&o).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn the_tour_runs_everything_and_leaves_sources_to_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = command(&[]).env("KILN_DIR", dir.path()).output().unwrap();
+    assert_eq!(o.status.code(), Some(0), "{}{}", stdout(&o), stderr(&o));
+    assert!(stdout(&o).contains("rmsnorm") && stdout(&o).contains("device: cpu"), "{}", stdout(&o));
+    for target in ["sm_80", "sm_90a", "sm_100a"] {
+        assert!(dir.path().join("sources").join(target).join("rmsnorm.cu").exists(), "{target}");
+    }
+}
+
+#[test]
+fn projects_are_made_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    refused(&["new", &at("1st")], 2, &["`1st`", "a letter"]);
+    refused(&["new", &at("kiln")], 2, &["`kiln`"]);
+    refused(&["new", &at("mine"), "--kiln", "/nonexistent"], 2, &["--kiln", "/nonexistent"]);
+    refused(&["new", &at("no/such/mine")], 3, &["no/such/mine"]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    works(&mut command(&["new", &at("mine")]));
+    refused(&["new", &at("mine")], 2, &["does not exist yet"]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// The table between the markers of `README.md`: which operator has text for which target.
+#[test]
+fn the_support_table_of_the_readme_is_current() {
+    let (begin, end) = ("<!-- support: begin -->\n", "<!-- support: end -->");
+    let mut table = String::from("| operator | formula | `cpu` cases | `sm_80` | `sm_90a` | `sm_100a` |\n");
+    table += "| --- | --- | --- | --- | --- | --- |\n";
+    let mut seen = BTreeSet::new();
+    for row in rows(&["list"], 0) {
+        let op = row["op"].as_str().unwrap().to_string();
+        if !seen.insert(op.clone()) {
+            continue;
+        }
+        let text = |target: &str| {
+            let ok = kiln(&["emit", &op, "--target", target]).status.success();
+            if ok { "text, compiled" } else { "no" }
+        };
+        let cases = row["cases"].as_array().unwrap().len();
+        let formula = row["formula"].as_str().unwrap().replace('|', "\\|");
+        let [a, b, c] = ["sm_80", "sm_90a", "sm_100a"].map(text);
+        table += &format!("| `{op}` | {formula} | {cases} | {a} | {b} | {c} |\n");
+    }
+    let path = root().join("README.md");
+    let readme = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = readme.split_once(begin).expect("README.md has the begin marker");
+    let (old, tail) = rest.split_once(end).expect("README.md has the end marker");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, format!("{head}{begin}{table}{end}{tail}")).unwrap();
+    } else {
+        assert_eq!(old, table, "the support table of README.md is old; BLESS=1 cargo test -p kiln-tests --test cli");
+    }
+}
