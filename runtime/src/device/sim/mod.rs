@@ -1,15 +1,17 @@
 //! The device `sim:<target>`: emitted text, compiled by the system's C++ compiler and run on a model of the chip.
 //!
-//! `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
+//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
 //! `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
 //! results must be equal. `unsafe` is confined to this folder: fibers, calls into the loaded object, and its call-backs.
 #![allow(unsafe_code, reason = "fibers and calls between Rust and compiled text")]
 
 mod build;
+mod device;
 mod fiber;
 mod table;
 
 pub use build::{HostCompiler, Program};
+pub(super) use device::open;
 
 use kiln_codegen::abi::TensorView;
 use kiln_codegen::ir::Access;
@@ -55,9 +57,6 @@ pub enum SimError {
         /// What the loader said.
         cause: String,
     },
-    /// The text has no entry of the name it should have.
-    #[error("the emitted text has no entry `{0}`")]
-    NoEntry(String),
     /// The arguments do not fit the entry.
     #[error("the emitted entry takes {expected} arguments, {got} were given")]
     Arity {
