@@ -101,17 +101,17 @@ inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 
 // Names of the C library are macros, so that the compiler knows nothing about them.
-#define exp2f(x) (kiln->math(0, x))
-#define log2f(x) (kiln->math(1, x))
-#define sinf(x) (kiln->math(2, x))
-#define cosf(x) (kiln->math(3, x))
-#define rsqrtf(x) (kiln->math(4, x))
-#define __fsqrt_rn(x) (kiln->math(5, x))
-#define floorf(x) (kiln->math(6, x))
-#define ceilf(x) (kiln->math(7, x))
+#define exp2f(x) kiln_math(0, x)
+#define log2f(x) kiln_math(1, x)
+#define sinf(x) kiln_math(2, x)
+#define cosf(x) kiln_math(3, x)
+#define rsqrtf(x) kiln_math(4, x)
+#define __fsqrt_rn(x) kiln_math(5, x)
+#define floorf(x) kiln_math(6, x)
+#define ceilf(x) kiln_math(7, x)
 #define fabsf(x) __uint_as_float(__float_as_uint(x) & 0x7fffffffu)
-#define fmaxf(x, y) (kiln->math2(0, x, y))
-#define fminf(x, y) (kiln->math2(1, x, y))
+#define fmaxf(x, y) kiln_math2(0, x, y)
+#define fminf(x, y) kiln_math2(1, x, y)
 #define __fmaf_rn(x, y, z) __builtin_fmaf(x, y, z)
 
 // --- asynchronous copies to shared memory ---

@@ -121,6 +121,12 @@ template <int W> static KILN_CALL void kiln_store(void* p, kiln_bytes<W> v) {
     __builtin_memcpy(p, &v, W);
 }
 
+// Numbers the machine computes, so that they are the tile VM's to the bit.
+static KILN_CALL float kiln_math(u32 function, float x) { return kiln->math(function, x); }
+static KILN_CALL float kiln_math2(u32 function, float x, float y) { return kiln->math2(function, x, y); }
+static KILN_CALL u32 kiln_encode(u32 format, float x) { return kiln->encode(format, x); }
+static KILN_CALL float kiln_decode(u32 format, u32 bits) { return kiln->decode(format, bits); }
+
 // The entry: arguments come as 64-bit words and take the types the kernel declares.
 template <class T> struct kiln_word { static T get(u64 w) { T v; __builtin_memcpy(&v, &w, sizeof(T)); return v; } };
 template <int... I> struct kiln_seq {};
