@@ -137,11 +137,20 @@ fn cell(v: &Value) -> String {
     match v {
         Value::Null => String::new(),
         Value::Bool(b) => if *b { "yes" } else { "no" }.into(),
-        Value::String(s) => s.lines().next().unwrap_or("").to_string(),
+        Value::String(s) => one_line(s),
         Value::Number(n) if n.is_f64() => number(n.as_f64().unwrap_or(f64::NAN)),
         Value::Number(n) => n.to_string(),
         Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(" "),
         Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={}", cell(v))).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// The first line of a text; with the next one if it only announces that.
+fn one_line(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim);
+    match lines.next().unwrap_or_default() {
+        first if first.ends_with(':') => format!("{first} {}", lines.next().unwrap_or_default()),
+        first => first.to_string(),
     }
 }
 

@@ -211,14 +211,27 @@ fn tensors<'a>(
     })
 }
 
+/// Where a dimension got its value; text is made only for errors.
+struct Origin {
+    param: usize,
+    axis: usize,
+    stride: bool,
+}
+
+impl Origin {
+    fn text(&self, info: &KernelInfo) -> String {
+        let what = if self.stride { "the stride of axis" } else { "axis" };
+        format!("{what} {} of `{}`", self.axis, info.params[self.param].name)
+    }
+}
+
 /// Binds names from axes and named strides, then compares every declared extent with the given one.
 fn dimensions(info: &KernelInfo, seen: &[Option<Seen>]) -> Result<BTreeMap<String, usize>, LaunchError> {
-    let mut bound: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    let mut bound: BTreeMap<&str, (usize, Origin)> = BTreeMap::new();
     for (i, t, dims, _) in tensors(info, seen) {
         for (axis, dim) in dims.iter().enumerate() {
             if let DimExpr::Sym(name) = dim {
-                let from = || format!("axis {axis} of `{}`", info.params[i].name);
-                bound.entry(name.clone()).or_insert_with(|| (t.shape[axis], from()));
+                bound.entry(name).or_insert((t.shape[axis], Origin { param: i, axis, stride: false }));
             }
         }
     }
@@ -227,13 +240,12 @@ fn dimensions(info: &KernelInfo, seen: &[Option<Seen>]) -> Result<BTreeMap<Strin
         for (i, t, _, strides) in tensors(info, seen) {
             for (axis, stride) in strides.unwrap_or_default().iter().enumerate() {
                 if let (StrideInfo::Expr(DimExpr::Sym(name)), true) = (stride, t.idle_axis(axis) == idle) {
-                    let from = || format!("the stride of axis {axis} of `{}`", info.params[i].name);
-                    bound.entry(name.clone()).or_insert_with(|| (t.strides[axis], from()));
+                    bound.entry(name).or_insert((t.strides[axis], Origin { param: i, axis, stride: true }));
                 }
             }
         }
     }
-    let mut values: BTreeMap<String, usize> = bound.iter().map(|(n, (v, _))| (n.clone(), *v)).collect();
+    let mut values: BTreeMap<String, usize> = bound.iter().map(|(n, (v, _))| (n.to_string(), *v)).collect();
     for dim in &info.dims {
         values.entry(dim.name.clone()).or_insert(0);
     }
@@ -247,7 +259,7 @@ fn dimensions(info: &KernelInfo, seen: &[Option<Seen>]) -> Result<BTreeMap<Strin
             all_names(dim, &mut names);
             let origin: Vec<_> = names
                 .iter()
-                .filter_map(|n| bound.get(n).map(|(v, from)| format!("`{n}` is {v} from {from}")))
+                .filter_map(|n| bound.get(n.as_str()).map(|(v, from)| format!("`{n}` is {v} from {}", from.text(info))))
                 .collect();
             let want = want.map_or("no value".into(), |w| w.to_string());
             return Err(LaunchError {

@@ -98,6 +98,20 @@ impl HostMemory {
         &self.words[index]
     }
 
+    /// Calls `f(i, word)` for `count` 64-bit words from word `first` on, without a copy in between.
+    pub fn each_word(&self, first: usize, count: usize, mut f: impl FnMut(usize, u64)) {
+        for (i, cell) in self.words[first..first + count].iter().enumerate() {
+            f(i, cell.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Sets `count` 64-bit words from word `first` on to `f(i)`.
+    pub fn set_words(&self, first: usize, count: usize, f: impl Fn(usize) -> u64) {
+        for (i, cell) in self.words[first..first + count].iter().enumerate() {
+            cell.store(f(i), Ordering::Relaxed);
+        }
+    }
+
     /// `bits` bits from bit `at` on; they lie in one 64-bit word.
     pub fn load_bits(&self, at: usize, bits: usize) -> u64 {
         let word = self.words[at / 64].load(Ordering::Relaxed) >> (at % 64);

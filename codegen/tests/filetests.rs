@@ -146,3 +146,37 @@ fn word(d: &Diagnostic) -> &'static str {
         Severity::Warning => "warning",
     }
 }
+
+/// `docs/diagnostics.md` lists the verifier's codes; the table and the code that raises them must agree.
+#[test]
+fn codes() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut out = String::from(
+        "# Diagnostics of the verifier\n\nGenerated from `codegen/src/valid/codes.rs` by `cargo test -p kiln-codegen` with `BLESS=1`.\n\n\
+         | code | what is wrong | what to do |\n|---|---|---|\n",
+    );
+    for c in valid::CODES {
+        out += &format!("| {} | {} | {} |\n", c.code, c.meaning, c.advice);
+    }
+    let mut raised: Vec<String> = vec![];
+    for e in std::fs::read_dir(manifest.join("src/valid")).expect("the verifier has a folder") {
+        let path = e.expect("readable").path();
+        if path.ends_with("codes.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let quoted = text.split('"').skip(1).step_by(2);
+        raised.extend(quoted.filter(|q| q.len() == 5 && q.starts_with('V')).map(str::to_string));
+    }
+    for code in &raised {
+        assert!(valid::CODES.iter().any(|c| c.code == code), "{code} is raised but not in the table");
+    }
+    for c in valid::CODES {
+        assert!(raised.iter().any(|r| r == c.code), "{} is in the table but never raised", c.code);
+    }
+    let path = manifest.join("../docs/diagnostics.md");
+    if !path.exists() && std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, "").expect("writable");
+    }
+    check(&path, &out).unwrap_or_else(|e| panic!("{e}"));
+}

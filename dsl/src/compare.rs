@@ -1,7 +1,7 @@
 //! What `<`, `==`, `&&`, `||` are rewritten into: host operands stay host, anything else gives `V<Bool>`.
 
+use crate::branch::Arm;
 use crate::config::ConfigWord;
-use crate::control::Arm;
 use crate::dtype::{Bool, DType, F32, I8, I32, I64, U8, U32};
 use crate::index::{IntoIx, Ix};
 use crate::scalar::{IntoV, V};

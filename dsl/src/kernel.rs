@@ -93,7 +93,8 @@ impl Cx<'_> {
         with(|s| {
             let k = &mut s.b.kernel;
             k.dtypes = self.info.dtypes.clone();
-            k.fixed_dims = self.request.fixed.iter().map(|(n, v)| (n.clone(), *v)).collect();
+            let fixed = self.info.dims.iter().filter(|d| d.fixed);
+            k.fixed_dims = fixed.map(|d| (d.name.clone(), self.fixed(&d.name))).collect();
             k.properties = Properties {
                 deterministic: self.info.deterministic,
                 batch_invariant: self.info.batch_invariant.clone(),

@@ -5,11 +5,64 @@
 //! kernel is built. Nothing here runs a kernel or checks more than shapes: `kiln_codegen::valid` judges the IR, the VM
 //! and the devices run it.
 //!
+//! ```
+//! use dsl::prelude::*;
+//!
+//! /// Host values the kernel is built with; `tune` lists what the tuner may try, the first is the default.
+//! #[derive(KernelConfig, Clone, Debug)]
+//! pub struct Config {
+//!     #[tune(2, 4)]
+//!     pub rows: usize,
+//! }
+//!
+//! /// `y[t, j] = x[t, j] / max_j |x[t, :]|`
+//! #[kernel(dims(h: fixed), require(h % 8 == 0), batch_invariant(t))]
+//! pub fn normalise<T: Float>(cfg: &Config, x: In![T; t, h], y: Out![F32; t, h]) {
+//!     let first = grid(t.div_ceil(cfg.rows)) * cfg.rows;
+//!     let rows = frag::<F32, 2>([cfg.rows, h]);
+//!     copy_cast(x.at((first, 0)), rows);
+//!     let top = reduce_absmax(rows, 1);
+//!     for (i, j) in parallel([cfg.rows, h]) {
+//!         y[(first + i, j)] = if top[i] > 0.0 { rows[(i, j)] / top[i] } else { 0.0 };
+//!     }
+//! }
+//!
+//! fn main() {
+//!     let request = kiln_codegen::spec::BuildRequest {
+//!         config: Config { rows: 4 }.to_config(),
+//!         fixed: [("h".to_string(), 64)].into(),
+//!         ..Default::default()
+//!     };
+//!     let ir = normalise::kernel::<Bf16>().build(&request).expect("the kernel builds");
+//!     assert_eq!(ir.buffers[0].name, "rows");
+//! }
+//! ```
+//!
+//! What a statement means:
+//!
+//! * `let x = ..` names a value; `let mut x = ..` of a scalar or index is a device variable; `let mut x = host!(..)` is a
+//!   host variable. Scalars are `V<T>`, indices `Ix`, host integers `usize`; none becomes another silently.
+//! * `t[(i, j)]` reads zero outside and `t[(i, j)] = x` is dropped outside. `get_or` and `put` also take data as indices;
+//!   elsewhere data becomes an index by `clamp_index(lo, hi)`.
+//! * `for i in a..b`, `while`, `loop` are device loops. `for (i, j) in parallel([..])` and `for i in spread(a..b)` are
+//!   phases of independent iterations, whose bodies hold scalar code only. `for x in unroll(..)` repeats at build time.
+//! * `if` on a host `bool` keeps one arm; on a device value it builds both and joins scalars and indices. `if let`,
+//!   `let .. else` and `match` on optional parameters choose at build time.
+//! * `#[kernel_fn]` makes a function with such a body callable from kernels; it is inlined. `#[label(x)]` names a
+//!   statement for diagnostics and schedules.
+//!
+//! A kernel becomes a module of its name: `kernel::<T..>()` gives the definition, `Args` the typed arguments, `launch`
+//! a checked launch. It sees the items of the module around it, not those of a function body.
+//!
+//! Mistakes of a build are diagnostics, all at once: `B01..` whole kernel (panic, open scope, grid, warps), `B02..`
+//! shapes and sizes, `B03..` code that an element body cannot hold, `B04..` dimensions, config and requirements, `B05..`
+//! byte views.
+//!
 //! | file | holds |
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
-//! | `control` | what `for`, `while`, `if`, `let mut` are rewritten into |
+//! | `loops` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |
 //! | `session` | the builder state of this thread |
 #![forbid(unsafe_code)]
@@ -17,13 +70,14 @@
 extern crate self as dsl;
 
 mod arith;
+mod branch;
 mod compare;
 mod config;
-mod control;
 mod dtype;
 mod index;
 mod kernel;
 mod launch;
+mod loops;
 mod math;
 mod ops;
 #[doc(hidden)]
@@ -33,23 +87,23 @@ mod scalar;
 mod session;
 mod tensor;
 mod tile;
+mod var;
 
+pub use branch::{Arm, Cond, DeviceIf, Guard, HostGuard, HostIf, IfEnd, Join, Joined};
 pub use compare::{Compare, Decides, HostNumber, Logic};
 pub use config::{ConfigField, ConfigWord};
-pub use control::{
-    BoxIndex, Cond, DeviceIf, DeviceLoop, ElementBody, Guard, Held, HostGuard, HostIf, IfEnd, IntoHeld, Join, Jumps,
-    Parallel, Rng, Sequential, Spread, Var, VarInit, WhileCond,
-};
 pub use dtype::*;
 pub use index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use kiln_codegen::spec::KernelDef;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
 pub use launch::{View, ViewMut};
+pub use loops::{BoxIndex, DeviceLoop, ElementBody, Jumps, Parallel, Rng, Sequential, Spread, WhileCond};
 pub use ops::{Dest, Grid, Place, Reduce, Side};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use tile::{Frag, Shared, Space, Tile};
+pub use var::{Held, IntoHeld, Var, VarInit};
 
 /// Host code inside a kernel, left as it is: `let mut tiles = host!(Vec::new());`.
 #[macro_export]

@@ -1,8 +1,8 @@
 //! Block-level ops: grid, copies, fills, maps, reductions, scans, searches. Shapes are checked here, while building.
 
-use crate::control::{BoxIndex, Parallel, close_box, open_box, var_indices};
 use crate::dtype::{Arith, Bool, DType, Int, Signed};
 use crate::index::{IntoIx, Ix, ids};
+use crate::loops::{BoxIndex, Parallel, close_box, open_box, var_indices};
 use crate::scalar::{IntoV, V};
 use crate::session::{Session, with};
 use crate::tensor::{Gm, Region, Wr, load, store};
@@ -86,15 +86,21 @@ pub fn warps(count: usize) {
 #[track_caller]
 pub fn zero<T: DType, S: Space, const N: usize>(t: Tile<T, S, N>) {
     let x = V::<T>::of(0.0);
-    fill(t, x);
+    fill_with("zero", t, x);
 }
 
 /// Sets every element to `x`.
 #[track_caller]
 pub fn fill<T: DType, S: Space, const N: usize, E: IntoV<T>>(t: Tile<T, S, N>, x: E) {
-    let value = x.v().id;
+    let x = x.v();
+    fill_with("fill", t, x);
+}
+
+#[track_caller]
+fn fill_with<T: DType, S: Space, const N: usize>(what: &str, t: Tile<T, S, N>, x: V<T>) {
+    let value = x.id;
     with(|s| {
-        s.block_level("fill");
+        s.block_level(what);
         s.b.push(Op::Fill { dst: t.view, value });
     });
 }

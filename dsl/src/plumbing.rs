@@ -1,18 +1,16 @@
 //! The only paths generated code uses. Not for kernels: names here may change with the macro.
 
+pub use crate::branch::{Arm, host_jump, if_begin, if_else, if_end, if_then};
 pub use crate::compare::{and, eq, ge, gt, host_number, le, lt, ne, or, short_and, short_or};
 pub use crate::config::{ConfigField, ConfigWord, axis, field, only};
-pub use crate::control::range;
-pub use crate::control::{
-    Arm, break_, continue_, for_begin, host_jump, if_begin, if_else, if_end, if_then, unroll_range, var, var_as,
-    while_begin, while_test,
-};
 pub use crate::dtype::DType;
 pub use crate::kernel::{Cx, build, dtype, require};
 pub use crate::launch::{View, ViewMut, optional, scalar};
+pub use crate::loops::{break_, continue_, for_begin, range, unroll_range, while_begin, while_test};
 pub use crate::scalar::V;
 pub use crate::session::{frame, label, name};
 pub use crate::tensor::{Gm, Rd, Wr};
+pub use crate::var::{var, var_as};
 pub use kiln_codegen::abi::{Arg, Launch, Launcher};
 pub use kiln_codegen::diag::Diagnostic;
 pub use kiln_codegen::ir::{Access, Kernel, Relation};

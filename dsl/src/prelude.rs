@@ -1,6 +1,5 @@
 //! The names a kernel file needs, nothing else.
 
-pub use crate::control::{Rng, Var, parallel, range, spread, unroll};
 pub use crate::dtype::{
     Arith, AtomicInt, Bf16, Bits, Bitwise, Bool, DType, E2m1, E4m3, E5m2, E8m0, F16, F32, Float, I8, I32, I64,
     IndexInt, Int, Signed, U8, U32,
@@ -8,6 +7,7 @@ pub use crate::dtype::{
 pub use crate::host;
 pub use crate::index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use crate::launch::{View, ViewMut};
+pub use crate::loops::{Rng, parallel, range, spread, unroll};
 pub use crate::math::{
     INF, NEG_INF, abs, ceil, clamp, cos, exp, exp2, floor, fma, log, log2, max, min, recip, rsqrt, select, sin, sqrt,
 };
@@ -19,5 +19,6 @@ pub use crate::ops::{
 pub use crate::scalar::{IntoV, V, lit};
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use crate::tile::{Frag, Shared, Space, Tile, frag, shared};
+pub use crate::var::Var;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};

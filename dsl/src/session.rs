@@ -4,10 +4,11 @@
 //! Not public: kernels see typed values only, generated code goes through `plumbing`.
 
 use kiln_codegen::diag::Diagnostic;
-use kiln_codegen::ir::{Builder, Frame, Kernel, Span};
+use kiln_codegen::ir::{Builder, Frame, Kernel, Op, OpId, Span, SpanId};
 use kiln_codegen::spec::KernelInfo;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo, catch_unwind};
 use std::sync::{Arc, Once};
 
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     frames: Vec<Frame>,
     labels: Vec<Arc<str>>,
     errors: Vec<Diagnostic>,
+    /// File names as spans keep them.
+    files: HashMap<&'static str, Arc<str>>,
     /// Nesting of element bodies; tile ops are refused inside.
     pub(crate) bodies: usize,
     /// Name for the next buffer or index variable, and the call depth it was given at.
@@ -32,9 +35,10 @@ pub(crate) struct Session {
 
 impl Session {
     /// The span of a user position, with the calls and the label around it.
-    pub(crate) fn span(&self, at: &Location<'_>) -> Span {
+    pub(crate) fn span(&mut self, at: &'static Location<'static>) -> Span {
+        let file = self.files.entry(at.file()).or_insert_with(|| at.file().into());
         Span {
-            file: at.file().into(),
+            file: file.clone(),
             line: at.line(),
             column: at.column(),
             frames: self.frames.iter().rev().cloned().collect(),
@@ -54,6 +58,12 @@ impl Session {
             let d = self.error("B0301", format!("`{what}` inside an element body; only scalar code is allowed there"));
             d.help = Some("move it before or after the `parallel`, `spread` or `map`".into());
         }
+    }
+    /// Pushes an op that belongs to a construct opened earlier, at that construct's position.
+    pub(crate) fn push_at(&mut self, at: SpanId, op: Op) -> OpId {
+        let span = self.b.kernel.span_of(at).clone();
+        self.b.at(span);
+        self.b.push(op)
     }
     /// Name for a new buffer or variable: the `let` it is bound by, else `default`.
     pub(crate) fn take_name(&mut self, default: &'static str) -> &'static str {
@@ -137,6 +147,7 @@ pub(crate) fn build(info: &KernelInfo, at: &Location<'_>, f: impl FnOnce()) -> R
         frames: vec![],
         labels: vec![],
         errors: vec![],
+        files: HashMap::new(),
         bodies: 0,
         pending: None,
     };

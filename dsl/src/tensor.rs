@@ -4,6 +4,7 @@ use crate::dtype::{AtomicInt, DType, U8};
 use crate::index::{AnyIdx, Idx, IntoIx, Ix, ids};
 use crate::scalar::{IntoV, V};
 use crate::session::{Session, with};
+use crate::tile::{Space, Tile};
 use kiln_codegen::ir::{AtomicOp, IxExpr, IxId, Kernel, Op, View, ViewId};
 use std::marker::PhantomData;
 
@@ -128,18 +129,24 @@ impl<T: DType, const N: usize, A> Gm<T, N, A> {
 
 macro_rules! atomics {
     ($($(#[$doc:meta])* $f:ident $op:ident;)*) => {
-        impl<T: AtomicInt, const N: usize> Gm<T, N, Wr> { $(
+        impl<T: DType, const N: usize> Gm<T, N, Wr> { $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $f<I: AnyIdx<N>, E: IntoV<T>>(self, index: I, x: E) {
+            pub fn $f<I: AnyIdx<N>, E: IntoV<T>>(self, index: I, x: E)
+            where
+                T: AtomicInt,
+            {
                 let (index, x) = (ids(index.any_axes()), x.v());
                 atomic(AtomicOp::$op, self.view, index, x);
             }
         )* }
-        impl<T: AtomicInt, S: crate::tile::Space, const N: usize> crate::tile::Tile<T, S, N> { $(
+        impl<T: DType, S: Space, const N: usize> Tile<T, S, N> { $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $f<I: AnyIdx<N>, E: IntoV<T>>(self, index: I, x: E) {
+            pub fn $f<I: AnyIdx<N>, E: IntoV<T>>(self, index: I, x: E)
+            where
+                T: AtomicInt,
+            {
                 let (index, x) = (ids(index.any_axes()), x.v());
                 atomic(AtomicOp::$op, self.view, index, x);
             }

@@ -589,7 +589,7 @@ impl<'a> Phase<'a> {
 
     // --- enumeration ---
 
-    /// The part of a polynomial that differs between iterations, and the part that does not.
+    /// The part of a polynomial that differs between iterations, with all numbers, and the symbolic part that does not.
     fn moving(&self, p: &Poly) -> Option<(Poly, Poly)> {
         let (mut moving, mut still) = (Poly::default(), Poly::default());
         for (m, c) in p.terms() {
@@ -597,7 +597,7 @@ impl<'a> Phase<'a> {
             for &a in m {
                 term = term.mul(&Poly::atom(a))?;
             }
-            if self.uniform(&term) { still = still.add(&term)? } else { moving = moving.add(&term)? }
+            if !m.is_empty() && self.uniform(&term) { still = still.add(&term)? } else { moving = moving.add(&term)? }
         }
         let mut leaves = vec![];
         self.r.leaves(&moving, &mut leaves);

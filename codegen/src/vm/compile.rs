@@ -458,7 +458,16 @@ impl<'k> Compiler<'k> {
             }
             Op::Cast { result, x } => {
                 let from = self.dtype(*x);
-                let x = self.value(*x, span);
+                let source = *x;
+                let x = self.value(source, span);
+                if from == self.dtype(*result)
+                    && let Some(f) = &mut self.body
+                {
+                    // Nothing happens: both names share a register, which then lives as long as the body.
+                    f.values.insert(*result, x);
+                    f.pinned.extend([source, *result]);
+                    return;
+                }
                 Instr::Cast { from, to: self.dtype(*result), dst: self.define(*result), x }
             }
             Op::Bits { result, x } => {
@@ -790,10 +799,54 @@ impl<'k> Compiler<'k> {
             splats: f.splats,
             constants: f.constants,
             env_data: f.env_data,
+            mergeable: mergeable(&code),
             code,
             collect,
         }))
     }
+}
+
+/// The accesses of a body whose element indices occur in affine accesses only and that has no loops.
+fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
+    let mut all = vec![];
+    for node in code {
+        match &node.instr {
+            Instr::Load { access, .. } | Instr::Store { access, .. } => {
+                if !access.affine {
+                    return None;
+                }
+                all.push((**access).clone());
+            }
+            Instr::If { then, els, .. } => {
+                all.extend(mergeable(then)?);
+                all.extend(mergeable(els)?);
+            }
+            Instr::Index { ix, .. } | Instr::MoveIndex { ix, .. } => ix.is_uniform().then_some(())?,
+            Instr::CompareIndex { a, b, .. } => (a.is_uniform() && b.is_uniform()).then_some(())?,
+            Instr::Clamp { lo, hi, .. } => (lo.is_uniform() && hi.is_uniform()).then_some(())?,
+            Instr::Atomic { .. }
+            | Instr::Inside { .. }
+            | Instr::For { .. }
+            | Instr::Loop { .. }
+            | Instr::Break
+            | Instr::Continue
+            | Instr::Alloc { .. }
+            | Instr::Body(_)
+            | Instr::Reduce { .. }
+            | Instr::Scan { .. } => return None,
+            Instr::Const { .. }
+            | Instr::Unary { .. }
+            | Instr::Binary { .. }
+            | Instr::Fma { .. }
+            | Instr::Compare { .. }
+            | Instr::Select { .. }
+            | Instr::Cast { .. }
+            | Instr::Bits { .. }
+            | Instr::Move { .. }
+            | Instr::Nothing => {}
+        }
+    }
+    Some(all)
 }
 
 /// Strides a shape has when it is stored without gaps.

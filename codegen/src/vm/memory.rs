@@ -113,6 +113,14 @@ pub trait Lane: Copy + Default + PartialEq + PartialOrd + 'static {
     fn from_bytes(dtype: DType, bytes: &[u8], out: &mut [Self]);
     /// Encodes whole-byte elements.
     fn to_bytes(dtype: DType, x: &[Self], bytes: &mut [u8]);
+    /// Decodes elements that fill whole 64-bit words straight from them; false if this dtype goes through bytes.
+    fn from_words(_dtype: DType, _memory: &HostMemory, _first: usize, _out: &mut [Self]) -> bool {
+        false
+    }
+    /// Encodes elements that fill whole 64-bit words straight into them; false if this dtype goes through bytes.
+    fn to_words(_dtype: DType, _memory: &HostMemory, _first: usize, _x: &[Self]) -> bool {
+        false
+    }
 }
 
 impl Lane for f32 {
@@ -139,6 +147,65 @@ impl Lane for f32 {
     }
     fn to_bytes(dtype: DType, x: &[f32], bytes: &mut [u8]) {
         convert::floats_to_bytes(dtype, x, bytes);
+    }
+    fn from_words(dtype: DType, memory: &HostMemory, first: usize, out: &mut [f32]) -> bool {
+        match dtype {
+            DType::F32 => {
+                let (pairs, _) = out.as_chunks_mut::<2>();
+                memory.each_word(first, pairs.len(), |i, w| {
+                    pairs[i] = [f32::from_bits(w as u32), f32::from_bits((w >> 32) as u32)];
+                });
+                true
+            }
+            DType::Bf16 => {
+                let (quads, _) = out.as_chunks_mut::<4>();
+                memory.each_word(first, quads.len(), |i, w| {
+                    quads[i] = std::array::from_fn(|k| f32::from_bits(((w >> (16 * k)) as u32) << 16));
+                });
+                true
+            }
+            DType::F16
+            | DType::E4m3
+            | DType::E5m2
+            | DType::E2m1
+            | DType::E8m0
+            | DType::I8
+            | DType::U8
+            | DType::I32
+            | DType::U32
+            | DType::I64
+            | DType::Bool => false,
+        }
+    }
+    fn to_words(dtype: DType, memory: &HostMemory, first: usize, x: &[f32]) -> bool {
+        match dtype {
+            DType::F32 => {
+                let (pairs, _) = x.as_chunks::<2>();
+                memory.set_words(first, pairs.len(), |i| {
+                    pairs[i][0].to_bits() as u64 | (pairs[i][1].to_bits() as u64) << 32
+                });
+                true
+            }
+            DType::Bf16 => {
+                let (quads, _) = x.as_chunks::<4>();
+                memory.set_words(first, quads.len(), |i| {
+                    let [a, b, c, d] = quads[i].map(|v| (v.to_bits() >> 16) as u64);
+                    a | b << 16 | c << 32 | d << 48
+                });
+                true
+            }
+            DType::F16
+            | DType::E4m3
+            | DType::E5m2
+            | DType::E2m1
+            | DType::E8m0
+            | DType::I8
+            | DType::U8
+            | DType::I32
+            | DType::U32
+            | DType::I64
+            | DType::Bool => false,
+        }
     }
 }
 
@@ -268,6 +335,13 @@ pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut 
         Side::Global(g) => {
             if stride == 1 && dtype.bits() >= 8 {
                 let size = dtype.bits() / 8;
+                let start = g.offset + at as usize * size;
+                if start.is_multiple_of(8)
+                    && (n * size).is_multiple_of(8)
+                    && T::from_words(dtype, g.memory, start / 8, out)
+                {
+                    return;
+                }
                 bytes.resize(n * size, 0);
                 g.memory.read(g.offset + at as usize * size, bytes);
                 T::from_bytes(dtype, bytes, out);
@@ -307,6 +381,10 @@ pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut 
 pub fn write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: &[T], bytes: &mut Vec<u8>) {
     if stride == 1 && dtype.bits() >= 8 {
         let size = dtype.bits() / 8;
+        let start = g.offset + at as usize * size;
+        if start.is_multiple_of(8) && (x.len() * size).is_multiple_of(8) && T::to_words(dtype, g.memory, start / 8, x) {
+            return;
+        }
         bytes.resize(x.len() * size, 0);
         T::to_bytes(dtype, x, bytes);
         g.memory.write(g.offset + at as usize * size, bytes);

@@ -180,6 +180,8 @@ pub struct Body {
     pub env_data: Vec<(usize, Reg, DType)>,
     /// The code.
     pub code: Vec<Node>,
+    /// All accesses, if element indices occur nowhere else and all are affine: then short rows may be run together.
+    pub mergeable: Option<Vec<Access>>,
     /// Results.
     pub collect: Collect,
 }

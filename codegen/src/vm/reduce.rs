@@ -138,17 +138,9 @@ fn line_of<T: Combine>(op: ReduceOp, dtype: DType, order: Order, x: &[T], partia
         partial.push(chunk[1..].iter().fold(abs(chunk[0]), |acc, &v| T::combine(op, dtype, acc, abs(v))));
     }
     for round in x[row.min(x.len())..].chunks(order.lanes.max(1) * per) {
-        if round.len() == row {
-            // Element by element across the lanes: the lanes' chains are independent.
-            for k in 0..per {
-                for (p, chunk) in partial.iter_mut().zip(round.chunks_exact(per)) {
-                    *p = T::combine(op, dtype, *p, abs(chunk[k]));
-                }
-            }
-        } else {
-            for (p, chunk) in partial.iter_mut().zip(round.chunks(per)) {
-                *p = chunk.iter().fold(*p, |acc, &v| T::combine(op, dtype, acc, abs(v)));
-            }
+        // Each lane's chain is independent of the others, so the processor overlaps them.
+        for (p, chunk) in partial.iter_mut().zip(round.chunks(per)) {
+            *p = chunk.iter().fold(*p, |acc, &v| T::combine(op, dtype, acc, abs(v)));
         }
     }
     let mut live = partial.len();

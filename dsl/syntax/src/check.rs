@@ -53,8 +53,24 @@ pub fn kernel(item: &KernelItem, errors: &mut Errors) {
     if !item.params.iter().any(|p| matches!(p.kind, ParamKind::Tensor(_))) {
         errors.span(item.ident.span(), "a kernel needs a tensor parameter");
     }
+    let clauses = item.generics.where_clause.iter().flat_map(|w| &w.predicates);
+    let bounded: BTreeSet<String> = clauses.filter_map(subject).collect();
+    for t in item.generics.type_params() {
+        if t.bounds.is_empty() && !bounded.contains(&t.ident.to_string()) {
+            let message =
+                format!("the dtype `{0}` needs a bound: `{0}: Float`, `{0}: Int`, or `{0}: DType` for any", t.ident);
+            errors.span(t.ident.span(), message);
+        }
+    }
     let mut labels = Labels { seen: BTreeMap::new(), errors };
     labels.visit_block(&item.body);
+}
+
+/// The type parameter a `where` clause is about.
+fn subject(p: &syn::WherePredicate) -> Option<String> {
+    let syn::WherePredicate::Type(t) = p else { return None };
+    let syn::Type::Path(p) = &t.bounded_ty else { return None };
+    p.path.get_ident().map(ToString::to_string)
 }
 
 /// Labels of a kernel are unique: schedules and diagnostics refer to statements by them.

