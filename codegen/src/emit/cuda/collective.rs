@@ -256,7 +256,7 @@ impl Emitter<'_> {
         if !lane.is_zero() {
             condition = Some(compare_text(crate::ir::CmpOp::Eq, lane, &Text::number(0)));
         }
-        if outer % groups != 0 {
+        if !outer.is_multiple_of(groups) {
             let c = Text::less(out, &Text::number(outer as i64));
             condition = Some(condition.map_or(c.clone(), |p| Text::both(&p, &c)));
         }

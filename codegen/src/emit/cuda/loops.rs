@@ -3,7 +3,7 @@
 use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
-use crate::ir::{Base, BlockId, BufferId, DType, Distribution, IxVarId, Op, OpId, ValueId, ViewId};
+use crate::ir::{BlockId, BufferId, DType, Distribution, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
 use crate::pass::walk;
