@@ -9,7 +9,7 @@ use crate::instance::{self, InstanceArgs, Step};
 use crate::machine_code;
 use crate::output::{Output, number};
 use kiln_codegen::abi::Arg;
-use crate::pending::Lowered;
+use kiln_codegen::compile::Lowered;
 use kiln_codegen::ir::effects;
 use kiln_codegen::ir::{Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
 use kiln_codegen::spec::{Case, OpSpec};
