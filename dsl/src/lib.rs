@@ -5,6 +5,59 @@
 //! kernel is built. Nothing here runs a kernel or checks more than shapes: `kiln_codegen::valid` judges the IR, the VM
 //! and the devices run it.
 //!
+//! ```
+//! use dsl::prelude::*;
+//!
+//! /// Host values the kernel is built with; `tune` lists what the tuner may try, the first is the default.
+//! #[derive(KernelConfig, Clone, Debug)]
+//! pub struct Config {
+//!     #[tune(2, 4)]
+//!     pub rows: usize,
+//! }
+//!
+//! /// `y[t, j] = x[t, j] / max_j |x[t, :]|`
+//! #[kernel(dims(h: fixed), require(h % 8 == 0), batch_invariant(t))]
+//! pub fn normalise<T: Float>(cfg: &Config, x: In![T; t, h], y: Out![F32; t, h]) {
+//!     let first = grid(t.div_ceil(cfg.rows)) * cfg.rows;
+//!     let rows = frag::<F32, 2>([cfg.rows, h]);
+//!     copy_cast(x.at((first, 0)), rows);
+//!     let top = reduce_absmax(rows, 1);
+//!     for (i, j) in parallel([cfg.rows, h]) {
+//!         y[(first + i, j)] = if top[i] > 0.0 { rows[(i, j)] / top[i] } else { 0.0 };
+//!     }
+//! }
+//!
+//! fn main() {
+//!     let request = kiln_codegen::spec::BuildRequest {
+//!         config: Config { rows: 4 }.to_config(),
+//!         fixed: [("h".to_string(), 64)].into(),
+//!         ..Default::default()
+//!     };
+//!     let ir = normalise::kernel::<Bf16>().build(&request).expect("the kernel builds");
+//!     assert_eq!(ir.buffers[0].name, "rows");
+//! }
+//! ```
+//!
+//! What a statement means:
+//!
+//! * `let x = ..` names a value; `let mut x = ..` of a scalar or index is a device variable; `let mut x = host!(..)` is a
+//!   host variable. Scalars are `V<T>`, indices `Ix`, host integers `usize`; none becomes another silently.
+//! * `t[(i, j)]` reads zero outside and `t[(i, j)] = x` is dropped outside. `get_or` and `put` also take data as indices;
+//!   elsewhere data becomes an index by `clamp_index(lo, hi)`.
+//! * `for i in a..b`, `while`, `loop` are device loops. `for (i, j) in parallel([..])` and `for i in spread(a..b)` are
+//!   phases of independent iterations, whose bodies hold scalar code only. `for x in unroll(..)` repeats at build time.
+//! * `if` on a host `bool` keeps one arm; on a device value it builds both and joins scalars and indices. `if let`,
+//!   `let .. else` and `match` on optional parameters choose at build time.
+//! * `#[kernel_fn]` makes a function with such a body callable from kernels; it is inlined. `#[label(x)]` names a
+//!   statement for diagnostics and schedules.
+//!
+//! A kernel becomes a module of its name: `kernel::<T..>()` gives the definition, `Args` the typed arguments, `launch`
+//! a checked launch. It sees the items of the module around it, not those of a function body.
+//!
+//! Mistakes of a build are diagnostics, all at once: `B01..` whole kernel (panic, open scope, grid, warps), `B02..`
+//! shapes and sizes, `B03..` code that an element body cannot hold, `B04..` dimensions, config and requirements, `B05..`
+//! byte views.
+//!
 //! | file | holds |
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |

@@ -20,7 +20,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "KILN_DEVICE",
         default: "best",
-        meaning: "device that is used when none is named: best, cpu, null or cuda:N",
+        meaning: "device that is used when none is named: best, cpu, null, sim:sm_80 or cuda:N",
     },
     Variable {
         name: "KILN_DIR",
@@ -43,6 +43,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "KILN_SYNC",
         default: "0",
         meaning: "1: wait for every launch, so that a device fault names its kernel",
+    },
+    Variable {
+        name: "KILN_SIM_SCHEDULES",
+        default: "2",
+        meaning: "schedules a simulated device tries for every launch; the first one is in order",
     },
     Variable { name: "KILN_THREADS", default: "all cores", meaning: "threads of the tile VM" },
 ];
@@ -69,6 +74,8 @@ pub struct Settings {
     pub sync: bool,
     /// `KILN_THREADS`.
     pub threads: Option<usize>,
+    /// `KILN_SIM_SCHEDULES`.
+    pub sim_schedules: usize,
     /// `CI` is `true` or `1`: a missing compiler is a failure, not a skip.
     pub ci: bool,
     /// Active Python environments (`VIRTUAL_ENV`, `CONDA_PREFIX`).
@@ -107,6 +114,7 @@ impl Settings {
             offline: flag("KILN_OFFLINE"),
             sync: flag("KILN_SYNC"),
             threads: text("KILN_THREADS").and_then(|t| t.parse().ok()).filter(|&t| t > 0),
+            sim_schedules: text("KILN_SIM_SCHEDULES").and_then(|t| t.parse().ok()).filter(|&t| t > 0).unwrap_or(2),
             ci: flag("CI"),
             python_envs: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(get).collect(),
             cuda_homes: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(get).collect(),

@@ -10,30 +10,41 @@ use std::sync::Arc;
 
 /// Sums of rows: a loop over the row, shuffles within a warp, shared memory between warps.
 const ROW_SUM: &str = r#"
-extern "C" __global__ void __launch_bounds__(64) row_sum(const float* x, float* y, int n) {
+extern "C" __global__ void __launch_bounds__(64) row_sum(const float* __restrict__ x, float* __restrict__ y, int n) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int tid = threadIdx.x;
+    float* const partials = (float*)shared;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < n; i += 64) {  // sum.rs:4:13
-        sum += ld_global_f32(x + blockIdx.x * n + i);
+
+    // sum.rs:4:13: parallel [n]
+    for (int i = tid; i < n; i += 64) {
+        sum += x[blockIdx.x * n + i];
     }
-    for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);  // sum.rs:5:9
-    if (threadIdx.x % 32 == 0) st_shared_f32(smem_base() + threadIdx.x / 32 * 4, sum);
+
+    // sum.rs:5:9: reduce_sum
+    for (int m = 16; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+    if (tid % 32 == 0) partials[tid / 32] = sum;
     __syncthreads();
-    sum = ld_shared_f32(smem_base()) + ld_shared_f32(smem_base() + 4);  // sum.rs:6:9
-    if (threadIdx.x == 0) st_global_f32(y + blockIdx.x, sum);
+    sum = partials[0] + partials[1];  // sum.rs:6:9
+    if (tid == 0) y[blockIdx.x] = sum;
 }
 "#;
 
 /// Transposes 32 x 32 tiles through shared memory, twice, so that the tile is reused.
 const TRANSPOSE: &str = r#"
-extern "C" __global__ void __launch_bounds__(128) transpose(const float* x, float* y) {
-    const u32 tile = smem_base();
+extern "C" __global__ void __launch_bounds__(128) transpose(const float* __restrict__ x, float* __restrict__ y) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int tid = threadIdx.x;
+    float* const tile = (float*)shared;
     for (int half = 0; half < 2; half++) {
-        for (int i = threadIdx.x; i < 1024; i += 128) {
-            st_shared_f32(tile + (i / 32 * 33 + i % 32) * 4, ld_global_f32(x + half * 1024 + i));  // t.rs:7:9
+        // t.rs:7:9: parallel [32, 32]
+        for (int i = tid; i < 1024; i += 128) {
+            tile[i / 32 * 33 + i % 32] = x[half * 1024 + i];
         }
         __syncthreads();  // tile is read after
-        for (int i = threadIdx.x; i < 1024; i += 128) {
-            st_global_f32(y + half * 1024 + i, ld_shared_f32(tile + (i % 32 * 33 + i / 32) * 4));  // t.rs:9:9
+        // t.rs:9:9: parallel [32, 32]
+        for (int i = tid; i < 1024; i += 128) {
+            y[half * 1024 + i] = tile[i % 32 * 33 + i / 32];
         }
         __syncthreads();  // tile is written after
     }
@@ -42,21 +53,22 @@ extern "C" __global__ void __launch_bounds__(128) transpose(const float* x, floa
 
 /// A two-stage pipeline of asynchronous copies; every thread reads what another one copied.
 const PIPELINE: &str = r#"
-extern "C" __global__ void __launch_bounds__(64) pipeline(const float* x, float* y, int steps) {
-    const u32 tile = smem_base();
+extern "C" __global__ void __launch_bounds__(64) pipeline(const float* __restrict__ x, float* __restrict__ y, int steps) {
+    extern __shared__ __align__(16) u8 shared[];
+    float* const tile = (float*)shared;
     const int t = threadIdx.x;
     float sum[4] = {0, 0, 0, 0};
-    cp_async16(tile + t * 16, x + t * 4, 16);
+    cp_async16(tile + t * 4, x + t * 4);
     cp_async_commit();
     for (int k = 0; k < steps; k++) {
-        if (k + 1 < steps) cp_async16(tile + (k + 1) % 2 * 1024 + t * 16, x + (k + 1) * 256 + t * 4, 16);  // p.rs:5:5
+        if (k + 1 < steps) cp_async16(tile + (k + 1) % 2 * 256 + t * 4, x + (k + 1) * 256 + t * 4);  // p.rs:5:5
         cp_async_commit();
         cp_async_wait<1>();
         __syncthreads();  // full
-        for (int i = 0; i < 4; i++) sum[i] += ld_shared_f32(tile + k % 2 * 1024 + ((63 - t) * 4 + i) * 4);
+        for (int i = 0; i < 4; i++) sum[i] += tile[k % 2 * 256 + (63 - t) * 4 + i];
         __syncthreads();  // empty
     }
-    for (int i = 0; i < 4; i++) st_global_f32(y + t * 4 + i, sum[i]);
+    for (int i = 0; i < 4; i++) y[t * 4 + i] = sum[i];
 }
 "#;
 
@@ -142,32 +154,27 @@ fn mutations_are_caught_with_their_code() {
             "if (threadIdx.x < 32) {\n __syncthreads(); } else {\n __syncthreads(); }",
             &[Code::DivergentBarrier],
         ),
-        (ROW_SUM, "float sum = 0.0f;", "float sum = 0.0f; if (threadIdx.x == 40) return;", &[Code::DivergentWarp]),
+        (ROW_SUM, "float sum = 0.0f;", "float sum = 0.0f; if (tid == 40) return;", &[Code::DivergentWarp]),
         // Indices.
         (ROW_SUM, "i < n;", "i <= n;", &[Code::GlobalRange]),
-        (ROW_SUM, "x + blockIdx.x * n", "x - 1 + blockIdx.x * n", &[Code::GlobalRange]),
-        (ROW_SUM, "y + blockIdx.x, sum", "y + blockIdx.x + 1, sum", &[Code::GlobalRange]),
-        (ROW_SUM, "smem_base() + 4)", "smem_base() + 8)", &[Code::SharedRange]),
-        (ROW_SUM, "smem_base() + 4)", "smem_base() + 2)", &[Code::Misaligned]),
-        (TRANSPOSE, "(i % 32 * 33 + i / 32)", "(i % 32 * 33 + i / 32 + 1)", &[Code::UninitShared]),
+        (ROW_SUM, "x[blockIdx.x * n", "x[-1 + blockIdx.x * n", &[Code::GlobalRange]),
+        (ROW_SUM, "y[blockIdx.x] = sum", "y[blockIdx.x + 1] = sum", &[Code::GlobalRange]),
+        (ROW_SUM, "partials[1]", "partials[2]", &[Code::SharedRange]),
+        (ROW_SUM, "partials[1]", "*(float*)(shared + 2)", &[Code::Misaligned]),
+        (TRANSPOSE, "i % 32 * 33 + i / 32", "i % 32 * 33 + i / 32 + 1", &[Code::UninitShared]),
         (PIPELINE, "(k + 1) * 256", "(k + 2) * 256", &[Code::GlobalRange]),
         // Missing initialisation.
-        (ROW_SUM, "if (threadIdx.x % 32 == 0) st_shared", "if (threadIdx.x == 0) st_shared", &[Code::UninitShared]),
-        (
-            ROW_SUM,
-            "st_global_f32(y + blockIdx.x, sum)",
-            "st_global_f32(y, sum + ld_global_f32(y))",
-            &[Code::UninitGlobal],
-        ),
+        (ROW_SUM, "if (tid % 32 == 0) partials", "if (tid == 0) partials", &[Code::UninitShared]),
+        (ROW_SUM, "y[blockIdx.x] = sum", "y[blockIdx.x] += sum", &[Code::UninitGlobal]),
         // Races.
-        (ROW_SUM, "if (threadIdx.x % 32 == 0) st_shared", "if (threadIdx.x % 16 == 0) st_shared", &[Code::RaceWrite]),
-        (ROW_SUM, "if (threadIdx.x == 0) st_global", "st_global", &[Code::RaceWrite]),
-        (ROW_SUM, "y + blockIdx.x, sum", "y + blockIdx.x / 2, sum", &[Code::BlockRace]),
-        (ROW_SUM, "st_global_f32(y + blockIdx.x", "st_global_f32((float*)x + blockIdx.x", &[Code::GlobalReadonly]),
+        (ROW_SUM, "if (tid % 32 == 0) partials", "if (tid % 16 == 0) partials", &[Code::RaceWrite]),
+        (ROW_SUM, "if (tid == 0) y", "y", &[Code::RaceWrite]),
+        (ROW_SUM, "y[blockIdx.x] = sum", "y[blockIdx.x / 2] = sum", &[Code::BlockRace]),
+        (ROW_SUM, "y[blockIdx.x] = sum", "((float*)x)[blockIdx.x] = sum", &[Code::GlobalReadonly]),
         // Waits.
         (PIPELINE, "cp_async_wait<1>();", "cp_async_wait<2>();", &[Code::ReadBeforeComplete]),
         (PIPELINE, "cp_async_wait<1>();", "", &[Code::ReadBeforeComplete]),
-        (PIPELINE, "(k + 1) % 2 * 1024 + t", "k % 2 * 1024 + t", &[Code::RaceWrite]),
+        (PIPELINE, "(k + 1) % 2 * 256 + t", "k % 2 * 256 + t", &[Code::RaceWrite]),
         // Shuffles.
         (ROW_SUM, "0xffffffffu, sum, m", "0xffffu, sum, m", &[Code::DivergentWarp]),
         (
@@ -203,7 +210,7 @@ fn reports_name_the_source_line() {
     let shown = Lines::of(&text).diagnostic(found).to_string();
     assert!(shown.contains("error[S0801]: RACE_READ"), "{shown}");
     assert!(shown.contains("--> sum.rs:6:9"), "{shown}");
-    assert!(shown.contains("`if (threadIdx.x % 32 == 0) st_shared_f32("), "{shown}");
+    assert!(shown.contains("`if (tid % 32 == 0) partials[tid / 32] = sum;`"), "{shown}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Memories of the machine: a block's shared memory, and the tensors of a launch as the only global memory there is.
 //!
-//! Addresses are made up. Each tensor lives in a slot of its own, far from every other, so an access past its end can
-//! never land in a neighbour; the low bits equal those of the real address, so alignment means the same.
+//! A program accesses its memory itself, at real addresses; the machine is told before and judges. So that a wrong
+//! access does no harm, each tensor is a private copy with a margin on both sides, and what a launch wrote is taken from
+//! the copies at its end. Only asynchronous engines move bytes here.
 
 use super::shadow::{Access, Conflict, Shadow, Use};
 use super::{Clock, Code};
@@ -11,34 +12,80 @@ use crate::ir::Access as Usage;
 
 /// What unwritten memory holds: NaN in every float format, -1 in signed integers.
 pub const POISON: u8 = 0xff;
-/// First address of a block's shared memory; address 0 is never valid.
-pub const SHARED_BASE: u32 = 0x400;
-const SLOT_BITS: u32 = 40;
+/// Bytes around a tensor that may be touched without harm.
+const MARGIN: usize = 4096;
 const PAGE: usize = 4096;
+
+/// Bytes of a block's shared memory, owned by whoever runs the program.
+pub trait SharedBytes: std::fmt::Debug {
+    /// Address of the first byte.
+    fn address(&self) -> u64;
+    /// Bytes that may be touched without harm, at least the block's shared memory.
+    fn capacity(&self) -> usize;
+    /// Copies bytes out.
+    fn read(&self, offset: usize, out: &mut [u8]);
+    /// Copies bytes in.
+    fn write(&mut self, offset: usize, bytes: &[u8]);
+}
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Byte of shared memory.
+    Shared(usize),
+    /// Byte of a tensor.
+    Tensor(usize, usize),
+}
+
+/// An access that may not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub code: Code,
+    /// What and where, after "reads" or "writes".
+    pub text: String,
+    /// It would touch memory that is not the launch's.
+    pub wild: bool,
+}
 
 /// Shared memory of the running block.
 #[derive(Debug)]
 pub struct Shared {
-    bytes: Vec<u8>,
+    bytes: Box<dyn SharedBytes>,
+    size: usize,
     shadow: Shadow,
 }
 
 impl Shared {
-    /// Poisoned memory of this size.
-    pub fn new(bytes: usize) -> Self {
-        Shared { bytes: vec![POISON; bytes], shadow: Shadow::new(bytes, false) }
+    /// Shared memory of `size` bytes.
+    pub fn new(bytes: Box<dyn SharedBytes>, size: usize) -> Self {
+        Shared { bytes, size, shadow: Shadow::new(0, false) }
+    }
+
+    /// Poisons everything, also the margin.
+    pub fn reset(&mut self) {
+        self.shadow = Shadow::new(self.size, false);
+        let poison = vec![POISON; (self.size + MARGIN).min(self.bytes.capacity())];
+        self.bytes.write(0, &poison);
+    }
+
+    /// True if an address is meant to be in shared memory.
+    pub fn holds(&self, address: u64) -> bool {
+        (self.bytes.address()..self.bytes.address() + self.bytes.capacity() as u64).contains(&address)
     }
 
     /// Offset of an access, or why it may not happen.
-    pub fn locate(&self, address: u32, bytes: usize, align: usize) -> Result<usize, (Code, String)> {
-        let size = self.bytes.len();
-        let offset = (address as usize).wrapping_sub(SHARED_BASE as usize);
-        if (address as usize) < SHARED_BASE as usize || offset + bytes > size {
-            let at = address as i64 - SHARED_BASE as i64;
-            return Err((Code::SharedRange, format!("{bytes} bytes at offset {at} of {size} bytes of shared memory")));
+    pub fn locate(&self, address: u64, bytes: usize) -> Result<usize, Refusal> {
+        let offset = (address - self.bytes.address()) as usize;
+        let refuse = |code, text| Err(Refusal { code, text, wild: offset + bytes > self.bytes.capacity() });
+        if offset + bytes > self.size {
+            return refuse(
+                Code::SharedRange,
+                format!("{bytes} bytes at byte {offset} of {} bytes of shared memory", self.size),
+            );
         }
-        if !offset.is_multiple_of(align) {
-            return Err((Code::Misaligned, format!("{bytes} bytes at offset {offset} of shared memory")));
+        if !offset.is_multiple_of(bytes) {
+            return refuse(Code::Misaligned, format!("{bytes} bytes at byte {offset} of shared memory"));
         }
         Ok(offset)
     }
@@ -48,9 +95,9 @@ impl Shared {
         self.shadow.access(what, offset, bytes, now, clock)
     }
 
-    /// The bytes.
-    pub fn bytes(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        &mut self.bytes[offset..offset + len]
+    /// Copies bytes in.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.bytes.write(offset, bytes);
     }
 }
 
@@ -60,11 +107,13 @@ pub struct Tensor {
     /// Parameter's name.
     pub name: String,
     usage: Usage,
+    /// Address of the first element.
     base: u64,
     span: usize,
-    view: TensorView,
-    /// Private bytes of a writable tensor.
-    own: Option<HostMemory>,
+    /// The margin, the span, the margin.
+    own: HostMemory,
+    /// Byte of `own` where the span starts.
+    start: usize,
     gaps: Option<Vec<bool>>,
     element_bits: usize,
     shadow: Vec<Option<Box<Shadow>>>,
@@ -76,36 +125,30 @@ pub struct Global {
     tensors: Vec<Tensor>,
 }
 
-/// A place in a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Number of the tensor.
-    pub tensor: usize,
-    /// Byte from its first element.
-    pub offset: usize,
-}
-
 impl Global {
-    /// Adds a tensor and gives the address of its first element. A writable tensor gets a private copy of its bytes, so
-    /// that several runs of one launch start from the same memory; `None` if the host cannot reach the memory.
+    /// Adds a tensor and gives the address of its first element, which is aligned as the real one is; `None` if the host
+    /// cannot reach the memory.
     pub fn add(&mut self, name: &str, usage: Usage, view: &TensorView) -> Option<u64> {
         let memory = view.memory.host()?;
-        let (span, start) = (view.span_bytes(), view.offset_bytes);
-        let own = (usage != Usage::In).then(|| {
+        let span = view.span_bytes();
+        let own = HostMemory::zeroed(span + 2 * MARGIN + 512);
+        let first = crate::abi::Memory::address(&own);
+        let real = view.memory.address() + view.offset_bytes as u64;
+        let start = MARGIN + (real.wrapping_sub(first + MARGIN as u64) % 512) as usize;
+        own.write(0, &vec![POISON; own.len_bytes()]);
+        if usage != Usage::Out {
             let mut bytes = vec![0; span];
-            memory.read(start, &mut bytes);
-            HostMemory::from_bytes(&bytes)
-        });
-        let slot = (self.tensors.len() as u64 + 1) << SLOT_BITS;
-        let low = (view.memory.address() + start as u64) % 4096;
-        let base = slot + (1 << (SLOT_BITS - 1)) + low;
+            memory.read(view.offset_bytes, &mut bytes);
+            own.write(start, &bytes);
+        }
+        let base = first + start as u64;
         self.tensors.push(Tensor {
             name: name.to_string(),
             usage,
             base,
             span,
-            view: view.clone(),
             own,
+            start,
             gaps: gaps(view),
             element_bits: view.dtype.bits(),
             shadow: vec![None; span.div_ceil(PAGE)],
@@ -113,44 +156,57 @@ impl Global {
         Some(base)
     }
 
-    /// Place of an access, or why it may not happen.
-    pub fn locate(&self, address: u64, bytes: usize, what: Use) -> Result<Place, (Code, String)> {
-        let slot = (address >> SLOT_BITS) as usize;
-        let Some(t) = slot.checked_sub(1).and_then(|i| self.tensors.get(i)) else {
-            return Err((Code::GlobalRange, format!("{bytes} bytes at address {address:#x}, which is in no tensor")));
+    /// Tensor and byte of an access, or why it may not happen.
+    pub fn locate(&self, address: u64, bytes: usize, what: Use) -> Result<(usize, usize), Refusal> {
+        let near = |t: &Tensor| {
+            let low = t.base - t.start as u64;
+            (low..low + t.own.len_bytes() as u64).contains(&address)
         };
+        let Some(i) = self.tensors.iter().position(near) else {
+            let text = format!("{bytes} bytes at address {address:#x}, which is in no tensor");
+            return Err(Refusal { code: Code::GlobalRange, text, wild: true });
+        };
+        let t = &self.tensors[i];
         let offset = address as i64 - t.base as i64;
+        let refuse = |code, text| {
+            Err(Refusal { code, text, wild: (offset + t.start as i64) as usize + bytes > t.own.len_bytes() })
+        };
         if offset < 0 || offset as usize + bytes > t.span {
-            return Err((
-                Code::GlobalRange,
-                format!("{bytes} bytes at byte {offset} of tensor `{}`, which has {} bytes", t.name, t.span),
-            ));
+            let text = format!("{bytes} bytes at byte {offset} of tensor `{}`, which has {} bytes", t.name, t.span);
+            return refuse(Code::GlobalRange, text);
         }
-        let place = Place { tensor: slot - 1, offset: offset as usize };
         if !address.is_multiple_of(bytes as u64) {
-            return Err((Code::Misaligned, format!("{bytes} bytes at byte {offset} of tensor `{}`", t.name)));
+            return refuse(Code::Misaligned, format!("{bytes} bytes at byte {offset} of tensor `{}`", t.name));
         }
+        let offset = offset as usize;
         if let Some(gaps) = &t.gaps {
-            let (first, last) = (place.offset * 8 / t.element_bits, ((place.offset + bytes) * 8 - 1) / t.element_bits);
+            let (first, last) = (offset * 8 / t.element_bits, ((offset + bytes) * 8 - 1) / t.element_bits);
             if gaps[first..=last].contains(&true) {
                 let text = format!("{bytes} bytes at byte {offset} of tensor `{}`, between its elements", t.name);
-                return Err((Code::GlobalRange, text));
+                return refuse(Code::GlobalRange, text);
             }
         }
         if t.usage == Usage::In && what != Use::Read {
-            return Err((Code::GlobalReadonly, format!("tensor `{}` is an input", t.name)));
+            return refuse(Code::GlobalReadonly, format!("tensor `{}`, which is an input", t.name));
         }
-        Ok(place)
+        Ok((i, offset))
     }
 
     /// Records an access.
-    pub fn touch(&mut self, what: Use, at: Place, bytes: usize, now: Access, clock: &Clock) -> Option<Conflict> {
-        let t = &mut self.tensors[at.tensor];
+    pub fn touch(
+        &mut self,
+        what: Use,
+        (tensor, offset): (usize, usize),
+        bytes: usize,
+        now: Access,
+        clock: &Clock,
+    ) -> Option<Conflict> {
+        let t = &mut self.tensors[tensor];
         if t.usage == Usage::In {
             return None;
         }
-        let (mut found, mut from) = (None, at.offset);
-        let end = at.offset + bytes;
+        let (mut found, mut from) = (None, offset);
+        let end = offset + bytes;
         while from < end {
             let page = from / PAGE;
             let stop = ((page + 1) * PAGE).min(end);
@@ -163,20 +219,9 @@ impl Global {
     }
 
     /// Copies bytes out.
-    pub fn read(&self, at: Place, out: &mut [u8]) {
-        let t = &self.tensors[at.tensor];
-        match (&t.own, t.view.memory.host()) {
-            (Some(own), _) => own.read(at.offset, out),
-            (None, Some(memory)) => memory.read(t.view.offset_bytes + at.offset, out),
-            (None, None) => out.fill(POISON),
-        }
-    }
-
-    /// Copies bytes in.
-    pub fn write(&self, at: Place, bytes: &[u8]) {
-        if let Some(own) = &self.tensors[at.tensor].own {
-            own.write(at.offset, bytes);
-        }
+    pub fn read(&self, (tensor, offset): (usize, usize), out: &mut [u8]) {
+        let t = &self.tensors[tensor];
+        t.own.read(t.start + offset, out);
     }
 
     /// The tensors.
@@ -187,12 +232,16 @@ impl Global {
 
 impl Tensor {
     /// The bytes of a tensor this launch may have written, with a flag for each that it did write (for an `InOut`
-    /// tensor, that it has a value); `None` for an input.
+    /// tensor, that it was touched); `None` for an input.
     pub fn result(&self) -> Option<(Vec<u8>, Vec<bool>)> {
-        let own = self.own.as_ref()?;
+        if self.usage == Usage::In {
+            return None;
+        }
+        let mut bytes = vec![0; self.span];
+        self.own.read(self.start, &mut bytes);
         let written =
-            (0..self.span).map(|i| self.shadow[i / PAGE].as_ref().map_or(false, |s| s.is_written(i % PAGE))).collect();
-        Some((own.to_bytes(), written))
+            (0..self.span).map(|i| self.shadow[i / PAGE].as_ref().is_some_and(|s| s.is_written(i % PAGE))).collect();
+        Some((bytes, written))
     }
 }
 
@@ -201,8 +250,7 @@ fn gaps(view: &TensorView) -> Option<Vec<bool>> {
     if view.is_contiguous() || view.num_elements() == 0 {
         return None;
     }
-    let len = view.span_bytes() * 8 / view.dtype.bits();
-    let mut gaps = vec![true; len];
+    let mut gaps = vec![true; view.span_bytes() * 8 / view.dtype.bits()];
     let mut index = vec![0usize; view.shape.len()];
     for _ in 0..view.num_elements() {
         let at: usize = index.iter().zip(&view.strides).map(|(i, s)| i * s).sum();

@@ -19,13 +19,12 @@ mod shadow;
 mod warp;
 
 pub use clock::{Actor, Clock};
-pub use memory::{Global, POISON, Place, SHARED_BASE, Shared, Tensor};
+pub use memory::{Global, POISON, Place, Refusal, Shared, SharedBytes, Tensor};
 pub use report::{Code, Finding, Findings, Lines};
 pub use schedule::{Dice, Policy, Timing};
 pub use shadow::{Access, Conflict, ConflictKind, Shadow, Use};
 pub use warp::{Shuffle, Vote, WarpOp};
 
-use crate::ir::AtomicOp;
 use std::rc::Rc;
 use warp::Gather;
 
@@ -79,6 +78,18 @@ pub enum Flow {
     Wait,
 }
 
+/// Judgement of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Correct.
+    Fine,
+    /// A finding; performing it does no harm.
+    Reported,
+    /// A finding, and performing it would touch memory that is not the launch's: the thread must not continue.
+    Wild,
+}
+
 /// What happens next in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -114,7 +125,7 @@ struct Thread {
 #[derive(Clone, Copy, Debug)]
 struct AsyncCopy {
     group: u32,
-    from: Place,
+    from: (usize, usize),
     to: usize,
     bytes: usize,
     valid: usize,
@@ -164,13 +175,13 @@ impl Machine {
     ///
     /// # Panics
     /// If the warp size is not within `1..=32`.
-    pub fn new(config: Config, global: Global) -> Self {
+    pub fn new(config: Config, global: Global, shared: Box<dyn SharedBytes>) -> Self {
         assert!((1..=32).contains(&config.warp), "a warp is a word of lanes");
         let dice = Dice::new(config.seed);
         Machine {
+            shared: Shared::new(shared, config.shared_bytes),
             config,
             global,
-            shared: Shared::new(0),
             threads: vec![],
             warps: vec![],
             barriers: vec![],
@@ -189,7 +200,7 @@ impl Machine {
         let nothing = Rc::new(vec![0; self.config.threads]);
         self.block = block;
         self.operations = 0;
-        self.shared = Shared::new(self.config.shared_bytes);
+        self.shared.reset();
         self.threads = (0..self.config.threads)
             .map(|t| Thread {
                 state: State::Ready,
@@ -222,6 +233,11 @@ impl Machine {
     /// Scheduling steps so far.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Gives the run up, after an access that cannot be performed.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// True if the run was given up; the running thread must not continue.
@@ -322,6 +338,12 @@ impl Machine {
         self.threads[self.current].result
     }
 
+    /// The running thread went through some ten thousand instructions without any other operation.
+    pub fn spin(&mut self, line: u32) {
+        self.operations += 4000;
+        self.count(line);
+    }
+
     fn count(&mut self, line: u32) {
         self.operations += 1;
         if self.operations > self.config.spin_limit && !self.abandoned {
@@ -348,104 +370,47 @@ impl Machine {
         Access { actor: clock.actor(), time: clock.now(), block: self.block, line, atomic }
     }
 
-    /// Reads shared memory; poison where it may not.
-    pub fn load_shared(&mut self, address: u32, out: &mut [u8], line: u32) {
-        match self.use_shared(Use::Read, address, out.len(), out.len(), line) {
-            Some(offset) => out.copy_from_slice(self.shared.bytes(offset, out.len())),
-            None => out.fill(POISON),
-        }
-    }
-
-    /// Writes shared memory.
-    pub fn store_shared(&mut self, address: u32, data: &[u8], line: u32) {
-        if let Some(offset) = self.use_shared(Use::Write, address, data.len(), data.len(), line) {
-            self.shared.bytes(offset, data.len()).copy_from_slice(data);
-        }
-    }
-
-    /// Combines an element of shared memory with `value` and gives the old one.
-    pub fn atomic_shared(&mut self, op: AtomicOp, signed: bool, address: u32, value: u32, line: u32) -> u32 {
-        let Some(offset) = self.use_shared(Use::Atomic, address, 4, 4, line) else { return u32::MAX };
-        let bytes = self.shared.bytes(offset, 4);
-        let old = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        bytes.copy_from_slice(&combine(op, signed, old, value).to_le_bytes());
-        old
-    }
-
-    fn use_shared(&mut self, what: Use, address: u32, bytes: usize, align: usize, line: u32) -> Option<usize> {
+    /// Judges an access of the running thread, which performs it itself afterwards if that is harmless.
+    pub fn access(&mut self, what: Use, address: u64, bytes: usize, line: u32) -> Verdict {
         self.count(line);
-        let offset = match self.shared.locate(address, bytes, align) {
-            Ok(offset) => offset,
-            Err((code, text)) => {
-                self.report(code, line, format!("{} {text}", verb(what)));
-                return None;
-            }
+        let place = if self.shared.holds(address) {
+            self.shared.locate(address, bytes).map(Place::Shared)
+        } else {
+            self.global.locate(address, bytes, what).map(|(t, at)| Place::Tensor(t, at))
         };
-        let now = self.stamp(line, what == Use::Atomic);
-        let clock = &self.threads[self.current].clock;
-        if let Some(c) = self.shared.touch(what, offset, bytes, now, clock) {
-            self.conflict(what, c, line, format!("shared memory at byte {}", c.offset));
-        }
-        Some(offset)
-    }
-
-    /// Reads global memory; poison where it may not, and where an output has no value yet.
-    pub fn load_global(&mut self, address: u64, out: &mut [u8], line: u32) {
-        out.fill(POISON);
-        if let Some((place, defined)) = self.use_global(Use::Read, address, out.len(), line)
-            && defined
-        {
-            self.global.read(place, out);
-        }
-    }
-
-    /// Writes global memory.
-    pub fn store_global(&mut self, address: u64, data: &[u8], line: u32) {
-        if let Some((place, _)) = self.use_global(Use::Write, address, data.len(), line) {
-            self.global.write(place, data);
-        }
-    }
-
-    /// Combines an element of global memory with `value` and gives the old one.
-    pub fn atomic_global(&mut self, op: AtomicOp, signed: bool, address: u64, value: u32, line: u32) -> u32 {
-        let Some((place, _)) = self.use_global(Use::Atomic, address, 4, line) else { return u32::MAX };
-        let mut old = [0; 4];
-        self.global.read(place, &mut old);
-        let old = u32::from_le_bytes(old);
-        self.global.write(place, &combine(op, signed, old, value).to_le_bytes());
-        old
-    }
-
-    fn use_global(&mut self, what: Use, address: u64, bytes: usize, line: u32) -> Option<(Place, bool)> {
-        self.count(line);
-        let place = match self.global.locate(address, bytes, what) {
-            Ok(place) => place,
-            Err((code, text)) => {
-                self.report(code, line, format!("{} {text}", verb(what)));
-                return None;
+        match place {
+            Ok(place) => {
+                let now = self.stamp(line, what == Use::Atomic);
+                self.touch(what, place, bytes, now)
             }
-        };
-        let now = self.stamp(line, what == Use::Atomic);
-        let clock = &self.threads[self.current].clock;
-        let mut defined = true;
-        if let Some(c) = self.global.touch(what, place, bytes, now, clock) {
-            defined = c.kind != ConflictKind::Uninitialised;
-            let name = &self.global.tensors()[place.tensor].name;
-            let place = format!("tensor `{name}` at byte {}", c.offset);
-            self.conflict(what, c, line, place);
+            Err(r) => {
+                self.report(r.code, line, format!("{} {}", verb(what), r.text));
+                if r.wild { Verdict::Wild } else { Verdict::Reported }
+            }
         }
-        Some((place, defined))
     }
 
-    fn conflict(&mut self, what: Use, c: Conflict, line: u32, place: String) {
-        let shared = place.starts_with("shared");
+    fn touch(&mut self, what: Use, place: Place, bytes: usize, now: Access) -> Verdict {
+        let clock = &self.threads[self.current].clock;
+        let found = match place {
+            Place::Shared(offset) => self.shared.touch(what, offset, bytes, now, clock),
+            Place::Tensor(t, offset) => self.global.touch(what, (t, offset), bytes, now, clock),
+        };
+        let Some(c) = found else { return Verdict::Fine };
+        self.conflict(what, place, c, now.line);
+        Verdict::Reported
+    }
+
+    fn conflict(&mut self, what: Use, place: Place, c: Conflict, line: u32) {
         let (who, e) = (self.who(self.current), c.earlier);
-        let by_copy = e.actor as usize >= self.threads.len();
+        let threads = self.threads.len();
+        let by_copy = e.actor as usize >= threads;
+        let (other_block, shared) = (e.block != self.block, matches!(place, Place::Shared(_)));
         let code = match c.kind {
             ConflictKind::Uninitialised if shared => Code::UninitShared,
             ConflictKind::Uninitialised => Code::UninitGlobal,
             ConflictKind::ReadAfterWrite | ConflictKind::WriteAfterWrite | ConflictKind::WriteAfterRead
-                if e.block != self.block =>
+                if other_block =>
             {
                 Code::BlockRace
             }
@@ -454,21 +419,25 @@ impl Machine {
             ConflictKind::WriteAfterWrite => Code::RaceWrite,
             ConflictKind::WriteAfterRead => Code::OverwriteBeforeConsumed,
         };
-        let threads = self.threads.len();
-        let other = if e.block != self.block {
+        let other = if other_block {
             format!("a thread of block {}", e.block)
         } else if by_copy {
             format!("the asynchronous copy of {}", self.who(e.actor as usize % threads))
         } else {
             self.who(e.actor as usize)
         };
+        let place = match place {
+            Place::Shared(_) => format!("byte {} of shared memory", c.offset),
+            Place::Tensor(t, _) => format!("byte {} of tensor `{}`", c.offset, self.global.tensors()[t].name),
+        };
+        let (verb, then) = (verb(what), site(e.line));
         self.findings.report(code, line, e.line, || match c.kind {
             ConflictKind::Uninitialised => format!("{who} reads {place}, which nothing has written"),
             ConflictKind::ReadAfterWrite | ConflictKind::WriteAfterWrite => {
-                format!("{who} {} {place}, which {other} wrote at line {}; nothing orders the two", verb(what), e.line)
+                format!("{who} {verb} {place}, which {other} wrote at {then}; nothing orders the two")
             }
             ConflictKind::WriteAfterRead => {
-                format!("{who} {} {place}, which {other} read at line {}; nothing orders the two", verb(what), e.line)
+                format!("{who} {verb} {place}, which {other} read at {then}; nothing orders the two")
             }
         });
     }
@@ -497,12 +466,12 @@ impl Machine {
             self.report(
                 Code::BarrierCount,
                 line,
-                format!("barrier {id} for {count} threads, line {first_line} says {first_count}"),
+                format!("barrier {id} for {count} threads, {} says {first_count}", site(first_line)),
             );
         } else if first_line != line {
             let (who, other) = (self.who(self.current), self.who(first.unwrap_or(0)));
             self.findings.report(Code::DivergentBarrier, line, first_line, || {
-                format!("{who} is at the barrier of line {line} while {other} is at the one of line {first_line}")
+                format!("{who} is at one barrier while {other} is at the one of {}", site(first_line))
             });
         }
         self.threads[self.current].state = State::Barrier { id, line };
@@ -552,7 +521,9 @@ impl Machine {
                 let gone = self.threads.iter().position(|t| t.state == State::Exited).unwrap_or(0);
                 let gone = self.who(gone);
                 self.findings.report(Code::DivergentBarrier, line, 0, || {
-                    format!("{arrived} threads wait at the barrier of line {line}, but {exited} have left the kernel, the first is {gone}")
+                    format!(
+                        "{arrived} threads wait at a barrier, but {exited} have left the kernel, the first is {gone}"
+                    )
                 });
                 self.open(id);
                 return true;
@@ -568,9 +539,9 @@ impl Machine {
             let (text, line) = match t.state {
                 State::Barrier { id, line } => {
                     let b = &self.barriers[id];
-                    (format!("warp {w}: barrier {id} of line {line}, {} of {} arrived", b.arrived, b.count), line)
+                    (format!("warp {w}: barrier {id} of {}, {} of {} arrived", site(line), b.arrived, b.count), line)
                 }
-                State::Warp { line } => (format!("warp {w}: warp-wide operation of line {line}"), line),
+                State::Warp { line } => (format!("warp {w}: warp-wide operation of {}", site(line)), line),
                 State::Exited => (format!("warp {w}: left the kernel"), 0),
                 State::Ready | State::Running => continue,
             };
@@ -591,47 +562,49 @@ impl Machine {
 
     /// Copies `valid` bytes from global to shared memory and zeroes the rest of `bytes`, at some later time; until then
     /// the destination is poison.
-    pub fn copy_async(&mut self, to: u32, from: u64, bytes: usize, valid: usize, line: u32) {
+    pub fn copy_async(&mut self, to: u64, from: u64, bytes: usize, valid: usize, line: u32) {
         self.count(line);
-        let offset = match self.shared.locate(to, bytes, bytes) {
+        let what = "an asynchronous copy";
+        let offset = if self.shared.holds(to) {
+            self.shared.locate(to, bytes)
+        } else {
+            let text = format!("{bytes} bytes at address {to:#x}, which is not in shared memory");
+            Err(Refusal { code: Code::SharedRange, text, wild: true })
+        };
+        let offset = match offset {
             Ok(offset) => offset,
-            Err((code, text)) => return self.report(code, line, format!("an asynchronous copy writes {text}")),
+            Err(r) => return self.report(r.code, line, format!("{what} writes {}", r.text)),
         };
         let valid = valid.min(bytes);
-        let place = if valid == 0 {
-            Ok(Place { tensor: 0, offset: 0 })
+        let source = if valid == 0 {
+            Ok((0, 0))
         } else if !from.is_multiple_of(bytes as u64) {
-            Err((Code::Misaligned, format!("{bytes} bytes at address {from:#x}")))
+            let text = format!("{bytes} bytes at address {from:#x}");
+            Err(Refusal { code: Code::Misaligned, text, wild: false })
         } else {
+            // Only the valid bytes are read; their ends lie in one tensor if both lie in a tensor at all.
             self.global
-                .locate(from, if valid == bytes { bytes } else { 1 }, Use::Read)
-                .and_then(|place| self.global.locate(from + valid as u64 - 1, 1, Use::Read).map(|_| place))
+                .locate(from + valid as u64 - 1, 1, Use::Read)
+                .and_then(|_| self.global.locate(from, if valid == bytes { bytes } else { 1 }, Use::Read))
         };
-        let place = match place {
-            Ok(place) => place,
-            Err((code, text)) => return self.report(code, line, format!("an asynchronous copy reads {text}")),
+        let source = match source {
+            Ok(source) => source,
+            Err(r) => return self.report(r.code, line, format!("{what} reads {}", r.text)),
         };
         if valid > 0 {
             let now = self.stamp(line, false);
-            let clock = &self.threads[self.current].clock;
-            if let Some(c) = self.global.touch(Use::Read, place, valid, now, clock) {
-                let name = self.global.tensors()[place.tensor].name.clone();
-                self.conflict(Use::Read, c, line, format!("tensor `{name}` at byte {}", c.offset));
-            }
+            let _ = self.touch(Use::Read, Place::Tensor(source.0, source.1), valid, now);
         }
         // The copy is ordered after what its thread did before, but nobody is ordered after the copy until the wait.
-        let queue = (self.threads.len() + self.current) as Actor;
+        let actor = (self.threads.len() + self.current) as Actor;
         let group = self.threads[self.current].group;
-        let now = Access { actor: queue, time: group, block: self.block, line, atomic: false };
-        let clock = &self.threads[self.current].clock;
-        if let Some(c) = self.shared.touch(Use::Write, offset, bytes, now, clock) {
-            self.conflict(Use::Write, c, line, format!("shared memory at byte {}", c.offset));
-        }
-        let copy = AsyncCopy { group, from: place, to: offset, bytes, valid };
+        let now = Access { actor, time: group, block: self.block, line, atomic: false };
+        let _ = self.touch(Use::Write, Place::Shared(offset), bytes, now);
+        let copy = AsyncCopy { group, from: source, to: offset, bytes, valid };
         if self.config.timing == Timing::Early {
             self.perform(copy);
         } else {
-            self.shared.bytes(offset, bytes).fill(POISON);
+            self.shared.write(offset, &vec![POISON; bytes]);
             self.threads[self.current].copies.push(copy);
         }
     }
@@ -678,11 +651,11 @@ impl Machine {
     }
 
     fn perform(&mut self, copy: AsyncCopy) {
-        let to = self.shared.bytes(copy.to, copy.bytes);
-        to.fill(0);
+        let mut bytes = vec![0; copy.bytes];
         if copy.valid > 0 {
-            self.global.read(copy.from, &mut to[..copy.valid]);
+            self.global.read(copy.from, &mut bytes[..copy.valid]);
         }
+        self.shared.write(copy.to, &bytes);
     }
 }
 
@@ -694,13 +667,7 @@ const fn verb(what: Use) -> &'static str {
     }
 }
 
-fn combine(op: AtomicOp, signed: bool, old: u32, value: u32) -> u32 {
-    match (op, signed) {
-        (AtomicOp::Add, _) => old.wrapping_add(value),
-        (AtomicOp::Or, _) => old | value,
-        (AtomicOp::Max, true) => (old as i32).max(value as i32) as u32,
-        (AtomicOp::Min, true) => (old as i32).min(value as i32) as u32,
-        (AtomicOp::Max, false) => old.max(value),
-        (AtomicOp::Min, false) => old.min(value),
-    }
+/// A place in the program as a message names it until [`Findings::resolve`] knows its line.
+fn site(site: u32) -> String {
+    format!("line #{site}")
 }

@@ -149,9 +149,10 @@ pub struct Finding {
     pub code: Code,
     /// What happened the first time: who, where in memory, after what.
     pub message: String,
-    /// Line of the emitted text, 0 if there is none.
+    /// Where in the program: whatever number its runner gives its places, a line of the emitted text after
+    /// [`Findings::resolve`]; 0 if there is none.
     pub line: u32,
-    /// Line of the other access, 0 if there is none.
+    /// Place of the other access, 0 if there is none.
     pub other: u32,
     /// How often.
     pub count: u64,
@@ -190,6 +191,35 @@ impl Findings {
         }
     }
 
+    /// Replaces places by lines of the emitted text (0: unknown). Findings that become the same are joined; a report
+    /// of two diverged places is dropped if both are one line, which a compiler has merely duplicated.
+    pub fn resolve(&mut self, line_of: &dyn Fn(u32) -> u32) {
+        let old = std::mem::take(self);
+        for mut f in old.list {
+            let places = (f.line, f.other);
+            let known = |place: u32| if place == 0 { 0 } else { line_of(place) };
+            (f.line, f.other) = (known(places.0), known(places.1));
+            let diverged = matches!(f.code, Code::DivergentBarrier | Code::DivergentWarp);
+            if diverged && places.1 != 0 && f.line != 0 && f.line == f.other {
+                continue;
+            }
+            f.message = resolve_text(&f.message, line_of);
+            let one = Findings { list: vec![f], index: HashMap::new() };
+            self.merge(one);
+        }
+    }
+
+    /// Places of all findings, also those only named in messages.
+    pub fn places(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.list.iter().flat_map(|f| [f.line, f.other]).filter(|&p| p != 0).collect();
+        for f in &self.list {
+            all.extend(f.message.split("line #").skip(1).filter_map(|rest| number(rest).parse::<u32>().ok()));
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// The findings.
     pub fn list(&self) -> &[Finding] {
         &self.list
@@ -204,6 +234,26 @@ impl Findings {
     pub fn has(&self, code: Code) -> bool {
         self.list.iter().any(|f| f.code == code)
     }
+}
+
+/// The digits at the start of a text.
+fn number(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
+}
+
+/// `line #place` becomes `line N`.
+fn resolve_text(text: &str, line_of: &dyn Fn(u32) -> u32) -> String {
+    let mut parts = text.split("line #");
+    let mut out = parts.next().unwrap_or("").to_string();
+    for part in parts {
+        let digits = number(part);
+        match digits.parse().map_or(0, line_of) {
+            0 => out += "an unknown line",
+            line => out += &format!("line {line}"),
+        }
+        out += &part[digits.len()..];
+    }
+    out
 }
 
 /// Source positions of an emitted text, by its lines.
@@ -266,7 +316,7 @@ impl Lines {
 
 /// Reads `file.rs:12:5` at the start of a comment.
 fn position(comment: &str) -> Option<Span> {
-    let word = comment.split_whitespace().next()?.trim_end_matches([',', ';', '.']);
+    let word = comment.split_whitespace().next()?.trim_end_matches([',', ';', '.', ':']);
     let (rest, column) = word.rsplit_once(':')?;
     let (file, line) = rest.rsplit_once(':')?;
     let (line, column) = (line.parse().ok()?, column.parse().ok()?);
@@ -293,6 +343,19 @@ mod tests {
         for (i, a) in Code::ALL.iter().enumerate() {
             assert!(Code::ALL[..i].iter().all(|b| a.name() != b.name() && a.id() != b.id()));
         }
+    }
+
+    #[test]
+    fn places_become_lines() {
+        let mut f = Findings::default();
+        f.report(Code::RaceRead, 400, 500, || "after line #500; and line #7.".into());
+        f.report(Code::RaceRead, 404, 500, || "again".into());
+        f.report(Code::DivergentBarrier, 400, 404, || "a duplicated call".into());
+        assert_eq!(f.places(), [7, 400, 404, 500]);
+        f.resolve(&|place| if place == 7 { 0 } else { place / 100 });
+        assert_eq!(f.list().len(), 1);
+        assert_eq!((f.list()[0].line, f.list()[0].other, f.list()[0].count), (4, 5, 2));
+        assert_eq!(f.list()[0].message, "after line 5; and an unknown line.");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Warp-wide operations: a rendezvous of the lanes named by a mask, then one result a lane.
 
-use super::{Clock, Code, Flow, Machine, State};
+use super::{Clock, Code, Flow, Machine, State, site};
 
 /// Combination of one truth value a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +98,15 @@ impl Machine {
         let g = &mut gathers[at];
         g.arrived |= 1 << lane;
         g.operands[lane] = words;
-        let differs = g.op != op || g.mask != mask || g.line != line;
         let (first_line, complete) = (g.line, g.arrived & g.mask == g.mask);
+        let differs = g.op != op || g.mask != mask;
         if differs {
+            let text = format!("another operation or mask than the other lanes of the warp at {}", site(first_line));
+            self.report(Code::DivergentWarp, line, text);
+        } else if first_line != line {
             let who = self.who(t);
             self.findings.report(Code::DivergentWarp, line, first_line, || {
-                format!("{who} is at the warp-wide operation of line {line} while others are at line {first_line}")
+                format!("{who} is at a warp-wide operation while others are at the one of {}", site(first_line))
             });
         }
         self.threads[t].state = State::Warp { line };
@@ -168,7 +171,7 @@ impl Machine {
                     let (line, first) = (g.line, missing.trailing_zeros() as usize);
                     let who = self.who(w * size + first);
                     self.findings.report(Code::DivergentWarp, line, 0, || {
-                        format!("the warp-wide operation of line {line} waits for {who}, which has left the kernel")
+                        format!("a warp-wide operation waits for {who}, which has left the kernel")
                     });
                     let gather = self.warps[w].gathers.swap_remove(at);
                     self.close(w, gather);

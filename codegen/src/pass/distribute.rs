@@ -88,13 +88,13 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
     let mut inside = BTreeSet::new();
     walk(k, k.block(k.body), &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
-            let mut node = loop_node(k, id, vars, extents, None);
+            let mut node = loop_node(id, extents, None);
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             nodes.push(node);
         } else if let Op::ReduceRegion { vars, extents, body, value, order, op, .. } = op {
             let n = extents.iter().product();
             let map = row_map(order_of(*order, *op, k.value(*value).dtype, n, k.warps), n, threads);
-            let mut node = loop_node(k, id, vars, extents, Some(map));
+            let mut node = loop_node(id, extents, Some(map));
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             // Fewer lanes than threads: every group does the same work, so tiles must be readable by all.
             if map.lanes != threads {
@@ -138,7 +138,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
     nodes
 }
 
-fn loop_node(_: &Kernel, op: OpId, _: &[IxVarId], extents: &[usize], anchor: Option<Map>) -> Node {
+fn loop_node(op: OpId, extents: &[usize], anchor: Option<Map>) -> Node {
     let row = inner_axis(extents).map(|a| extents[a]);
     Node { op, extents: extents.to_vec(), anchor, tiles: vec![], row }
 }

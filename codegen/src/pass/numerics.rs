@@ -12,24 +12,16 @@ use crate::ir::{DType, Kernel, Op, Order, ReduceOp, Tree};
 /// influence the result; they are filled all the same.
 pub fn plan(mut kernel: Kernel) -> Kernel {
     for i in 0..kernel.ops.len() {
-        let order = match &kernel.ops[i].op {
-            Op::Reduce { op, src, axis, .. } => {
-                let view = kernel.view(*src);
-                let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
-                let last = *axis + 1 == view.extents.len();
-                if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
-            }
-            Op::ReduceRegion { op, extents, value, .. } => {
-                if ordered(*op, kernel.value(*value).dtype) {
-                    lanes_of(extents.iter().product(), kernel.warps)
-                } else {
-                    Order::SEQUENTIAL
-                }
-            }
-            other => {
-                debug_assert!(!other.name().starts_with("reduce"));
-                continue;
-            }
+        let order = if let Op::Reduce { op, src, axis, .. } = &kernel.ops[i].op {
+            let view = kernel.view(*src);
+            let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
+            let last = *axis + 1 == view.extents.len();
+            if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+        } else if let Op::ReduceRegion { op, extents, value, .. } = &kernel.ops[i].op {
+            let n = extents.iter().product();
+            if ordered(*op, kernel.value(*value).dtype) { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+        } else {
+            continue;
         };
         if let Op::Reduce { order: o, .. } | Op::ReduceRegion { order: o, .. } = &mut kernel.ops[i].op {
             *o = Some(order);

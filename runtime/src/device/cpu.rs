@@ -38,11 +38,19 @@ impl Backend for Cpu {
             arch: String::new(),
             capability: None,
             units: self.threads.unwrap_or(cores),
-            memory_bytes: 0,
+            memory_bytes: memory("MemTotal:").unwrap_or(0),
             driver: String::new(),
         }
     }
     fn alloc(&self, bytes: usize) -> Result<Arc<dyn Memory>> {
+        // Every page is touched at once, so asking for more than there is would end the process, not the call. Reading
+        // the report takes longer than a small allocation.
+        if bytes >= LARGE_BYTES {
+            let available = memory("MemAvailable:").unwrap_or(isize::MAX as usize);
+            if bytes > available {
+                return Err(Error::OutOfMemory { device: "cpu".into(), bytes, available });
+            }
+        }
         Ok(Arc::new(HostMemory::zeroed(bytes)))
     }
     fn write(&self, memory: &dyn Memory, offset: usize, bytes: &[u8]) -> Result<()> {
@@ -57,6 +65,16 @@ impl Backend for Cpu {
         let options = vm::Options { sanitize: options.sanitize, threads: self.threads, order: options.order };
         Ok(Box::new(CpuQueue { builds: Arc::clone(&self.builds), options, messages: Mutex::default() }))
     }
+}
+
+/// Allocations from here on are compared with what is free.
+const LARGE_BYTES: usize = 64 << 20;
+
+/// A line of the kernel's memory report in bytes; `None` where there is no such report.
+fn memory(field: &str) -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(field))?;
+    line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 fn host(memory: &dyn Memory) -> Result<&HostMemory> {

@@ -91,7 +91,7 @@ pub struct Device {
     options: RunOptions,
 }
 
-/// Opens a device by name: `best`, `cpu`, `null` or `cuda:N`.
+/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80` or `cuda:N`.
 ///
 /// # Errors
 /// An unknown name, or no driver or GPU behind it.
@@ -115,6 +115,16 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
         },
         _ => match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
             Some(ordinal) => cuda::open(ordinal, settings)?,
+            None if name.starts_with("sim:") => match sim::open(&name["sim:".len()..], settings) {
+                Some(sim) => Arc::new(sim),
+                None => {
+                    return Err(Error::Unsupported {
+                        what: format!("device `{name}`"),
+                        expected: "sim:sm_80".into(),
+                        got: "a target that is not simulated yet".into(),
+                    });
+                }
+            },
             None => {
                 let known: Vec<_> = list(settings).into_iter().map(|d| d.name).collect();
                 return Err(Error::UnknownDevice { name: name.into(), known: known.join(", ") });

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use kiln_codegen::abi::{Arg, Launch, LaunchError, LaunchErrorKind, Memory, TensorView};
 use kiln_codegen::bind::{self, Bound};
 use kiln_codegen::compile::{self, Built};
-use kiln_codegen::ir::Kernel;
+use kiln_codegen::ir::{DType, Kernel};
 use kiln_codegen::spec::{BuildRequest, KernelDef};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -44,19 +44,26 @@ impl Ready<'_> {
     }
 }
 
-/// Identity of a build. A kernel is known by its declaration, its dtypes and its `Debug` text, which carries const
-/// generics; two functions of one name in one line do not exist.
+/// Identity of a build. A kernel is known by its declaration, its name, which carries const generics, and its dtypes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BuildKey {
-    kernel: String,
+    file: String,
+    line: u32,
+    name: String,
+    dtypes: Vec<(String, DType)>,
     request: BuildRequest,
 }
 
 impl BuildKey {
     pub fn new(kernel: &dyn KernelDef, request: &BuildRequest) -> Self {
         let info = kernel.info();
-        let kernel = format!("{}:{}:{} {:?} {kernel:?}", info.file, info.line, info.name, info.dtypes);
-        BuildKey { kernel, request: request.clone() }
+        BuildKey {
+            file: info.file.clone(),
+            line: info.line,
+            name: info.name.clone(),
+            dtypes: info.dtypes.clone(),
+            request: request.clone(),
+        }
     }
 }
 

@@ -121,7 +121,12 @@ pub fn search(
                     return (hash, Err(known.status.clone()));
                 }
                 let prepared = prepare(&stream, task, config, &dims);
-                (hash, prepared.map_err(|e| Status::Refused(e.to_string())))
+                let failed = |e: Error| match e {
+                    Error::Operator { message, .. } => Status::Refused(message),
+                    e if e.is_refusal() => Status::Refused(e.to_string()),
+                    e => Status::Failed(e.to_string()),
+                };
+                (hash, prepared.map_err(failed))
             })
             .collect();
         for (config, (hash, prepared)) in batch.iter().zip(ready) {

@@ -104,3 +104,10 @@ fn tunes_records_and_chooses() {
     let status = |r: &kiln_runtime::tune::Record| std::mem::discriminant(&r.status);
     assert!(again.records.iter().map(status).eq(outcome.records.iter().map(status)));
 }
+
+#[test]
+fn too_much_memory_is_an_error() {
+    let e = cpu().alloc(1 << 60).expect_err("no machine has that");
+    assert!(matches!(e, Error::OutOfMemory { .. }), "{e}");
+    assert_eq!(e.exit_code(), 3);
+}

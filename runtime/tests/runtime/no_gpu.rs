@@ -2,7 +2,7 @@
 //! to do. Errors, never panics. The driver is looked up once a process, so each case runs in a child process of its own.
 
 use crate::scale::Scale;
-use kiln_codegen::abi::{Launcher, Plan};
+use kiln_codegen::abi::{Arg, Launcher, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_runtime::Error;
@@ -48,7 +48,16 @@ fn launch_child() {
     let gpu = kiln_runtime::open("cuda:0").expect("the stand-in is there");
     let stream = gpu.stream().expect("opens");
     let tensor = || gpu.zeros(DType::F32, &[1000]).expect("fits");
-    let launch = Scale::launch(tensor(), tensor(), 2.0);
+    let (x, y) = (tensor(), tensor());
+    println!("expected {:x} {:x} 40000000 3e4", x.memory.address(), y.memory.address() + 16);
+    let mut launch = Scale::launch(x, y, 2.0);
+    // Views of 996 elements, one of which does not start at its allocation's first byte.
+    if let Arg::Tensor(x) = &mut launch.args[0] {
+        x.shape = vec![996];
+    }
+    if let Arg::Tensor(y) = &mut launch.args[1] {
+        (y.shape, y.offset_bytes) = (vec![996], 16);
+    }
     let empty = || gpu.zeros(DType::F32, &[0]).expect("fits");
     match stream.launch(&Scale::launch(empty(), empty(), 2.0)) {
         Err(e @ (Error::NoCompiler { .. } | Error::Refused { .. })) => return println!("skip: {e}"),
@@ -112,7 +121,7 @@ fn a_stand_in_moves_tensors() {
     for line in [
         "Stand-in sm_90a sm_90a 132 13.0",
         "cuda:0: cannot allocate 1099511627776 bytes (12345 bytes are free); use a smaller problem or drop tensors",
-        "no device is called `cuda:3`; expected best, cpu, null or cuda:N (found here: cuda:0, cpu)",
+        "no device is called `cuda:3`; expected best, cpu, null, sim:sm_80 or cuda:N (found here: cuda:0, cpu)",
         "download of f32 [5]: expected memory on cuda:0, got memory on cpu",
         "live 0",
     ] {
@@ -139,6 +148,8 @@ fn a_stand_in_launches() {
         return println!("{why}");
     }
     assert!(text.contains("launch grid 4 1 1 threads 128 1 1 shared "), "{text}");
+    let expected = text.lines().find_map(|l| l.split_once("expected ")).expect("the child prints it").1;
+    assert!(text.contains(&format!("arguments {expected}\n")), "{text}");
     assert_eq!(text.matches("launch grid").count(), 2 + 1 + 3, "two, one to warm, three to estimate:\n{text}");
     // 6000 us between the events around three calls: three calls fill a replay, and a graph holds them.
     assert_eq!(text.matches("graph of 3").count(), 1 + 7, "{text}");

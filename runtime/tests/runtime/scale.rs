@@ -40,7 +40,8 @@ impl Scale {
         };
         let a = ParamInfo { name: "a".into(), kind: ParamInfoKind::Scalar { dtype: DType::F32 }, optional: false };
         let info = KernelInfo {
-            name: "scale".into(),
+            // The name tells builds apart, as the language's does for const generics.
+            name: if step == 1 { "scale".into() } else { format!("scale_{step}") },
             file: file!().into(),
             line: line!(),
             dtypes: vec![],
@@ -85,7 +86,7 @@ impl KernelDef for Scale {
             panic!("bind has checked the config")
         };
         let block = *block;
-        let mut b = Builder::new("scale", Span::unknown());
+        let mut b = Builder::new(&self.info.name, Span::unknown());
         let multiple_of = request.multiples.get("n").map_or(1, |&m| m as i64);
         let max = i64::from(i32::MAX);
         let n = b.sym(Sym { name: "n".into(), kind: SymKind::Dim, multiple_of, min: 0, max });

@@ -69,7 +69,10 @@ int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
                    void *s, void **params, void **extra) {
     (void)f; (void)s; (void)extra;
     if (capturing) { captured++; return 0; }
-    printf("launch grid %u %u %u threads %u %u %u shared %u first %d\n", gx, gy, gz, bx, by, bz, shared, params[0] != 0);
+    printf("launch grid %u %u %u threads %u %u %u shared %u arguments", gx, gy, gz, bx, by, bz, shared);
+    // The test's kernel has four arguments: two addresses, two of 32 bits.
+    printf(" %llx %llx", *(unsigned long long *)params[0], *(unsigned long long *)params[1]);
+    printf(" %x %x\n", *(unsigned *)params[2], *(unsigned *)params[3]);
     fflush(stdout);
     if (getenv("FAULT")) fault = 1;
     return 0;

@@ -46,6 +46,7 @@ impl Emitter<'_> {
         if self.too_narrow(id, op, d) {
             return;
         }
+        self.phase += 1;
         self.ensure(dst);
         let extents = self.k.const_extents(src).unwrap_or_default();
         if axis + 1 != extents.len() {
@@ -173,7 +174,10 @@ impl Emitter<'_> {
             v = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {vec}; ++{v})"));
             opened += 1;
         }
-        let x = element(&v);
+        let mut x = element(&v);
+        if let Some(t) = tile {
+            x = self.held(t, x);
+        }
         let x = self.lift(d, x, tile.is_some());
         let line = self.fold(op, d, acc, &x);
         self.line(line);

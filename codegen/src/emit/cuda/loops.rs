@@ -107,6 +107,7 @@ impl Emitter<'_> {
     /// Prints a loop over elements.
     pub fn element_loop(&mut self, l: &ElementLoop<'_>) {
         let k = self.k;
+        self.phase += 1;
         let (d, rank) = (&l.distribution, l.extents.len());
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
         let groups = d.groups();
@@ -492,7 +493,9 @@ impl Emitter<'_> {
             }
         }
         let tile = self.register_tile(view);
-        let stable = tile.is_some_and(|t| self.element.as_ref().is_some_and(|e| !e.stored.contains(&t)));
+        let stable = tile.is_some_and(|t| {
+            !self.narrow.contains(&t) && self.element.as_ref().is_some_and(|e| !e.stored.contains(&t))
+        });
         (self.load(id, view, index, None), stable)
     }
 

@@ -42,7 +42,13 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
     let turbofish = type_generics.as_turbofish();
     let types: Vec<_> = item.generics.type_params().map(|t| &t.ident).collect();
     let type_names = types.iter().map(ToString::to_string);
-    let consts = item.generics.const_params().map(|c| &c.ident);
+    let consts: Vec<_> = item.generics.const_params().map(|c| &c.ident).collect();
+    // Kernels that differ in a const parameter are different kernels to every cache, so it belongs to the name.
+    let full_name = if consts.is_empty() {
+        quote!(#name.into())
+    } else {
+        quote!([::std::string::String::from(#name), #(::std::format!("{}", #consts)),*].join("_"))
+    };
     let config = config_type(item);
     let config_name = item.config.as_ref().map_or_else(|| quote!(_), |(n, _)| quote!(#n));
     // Clauses need not use the config.
@@ -86,11 +92,9 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
 
         /// The kernel for chosen dtypes.
         pub fn kernel #impl_generics () -> #arc<dyn #def> #where_clause {
-            let mut name = ::std::string::String::from(#name);
-            #(name += &::std::format!("_{}", #consts);)*
             #arc::new(Kernel #turbofish {
                 info: #info {
-                    name,
+                    name: #full_name,
                     file: here().file().into(),
                     line: here().line(),
                     dtypes: ::std::vec![#((#type_names.into(), #dtype::<#types>())),*],

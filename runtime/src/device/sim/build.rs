@@ -3,31 +3,55 @@
 
 use libloading::Library;
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::SimError;
 use super::fiber::{Attach, Entry};
 
-/// Parts of the host prelude, in order.
-const PRELUDE: [&str; 2] = [
-    include_str!("../../../../codegen/src/emit/cuda/prelude/host/machine.h"),
-    include_str!("../../../../codegen/src/emit/cuda/prelude/host/ops.h"),
+macro_rules! prelude {
+    ($side:literal / $file:literal) => {
+        include_str!(concat!("../../../../codegen/src/emit/cuda/prelude/", $side, "/", $file))
+    };
+}
+
+/// What stands before every text.
+const PRELUDE: [&str; 2] = [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h")];
+
+/// Snippets of the device prelude that hold inline PTX, and what takes their place. All others run as they are.
+const REPLACED: [(&str, &str); 5] = [
+    (prelude!("device" / "memory.cuh"), prelude!("host" / "memory.cuh")),
+    (prelude!("device" / "global.cuh"), prelude!("host" / "global.cuh")),
+    (prelude!("device" / "bf16.cuh"), prelude!("host" / "bf16.cuh")),
+    (prelude!("device" / "f16.cuh"), prelude!("host" / "f16.cuh")),
+    (prelude!("device" / "fp8.cuh"), prelude!("host" / "fp8.cuh")),
 ];
 
-/// Contraction is off and overflow wraps, as on the device; `-O1` compiles a kernel in about half a second.
-const FLAGS: [&str; 9] = [
+/// Contraction is off and overflow wraps, as on the device. The thread sanitizer's instrumentation announces accesses;
+/// its library is not linked. Line tables are for reports.
+const FLAGS: [&str; 13] = [
     "-std=c++17",
     "-O1",
+    "-g1",
     "-fPIC",
     "-shared",
     "-w",
+    "-fsanitize=thread",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fwrapv",
     "-fno-exceptions",
+    "-fno-asynchronous-unwind-tables",
+    "-nostdlib",
 ];
+
+#[derive(Clone, Debug)]
+struct Compiler {
+    version: String,
+    fuel: bool,
+}
 
 /// Where and with what to compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,21 +75,43 @@ impl HostCompiler {
     /// The compiler is missing or refuses the text, or the cache cannot be written.
     pub fn load(&self, text: &str, entry: &str) -> Result<Arc<Program>, SimError> {
         let full = host_text(text, entry);
+        let compiler = self.identify()?;
         let mut hash = Sha256::new();
-        hash.update(self.command.as_os_str().as_encoded_bytes());
-        for part in FLAGS.iter().chain([&full.as_str()]) {
+        for part in FLAGS.iter().chain([&compiler.version.as_str(), &full.as_str()]) {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
         }
         let name: String = hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
         let object = self.cache.join(format!("{name}.so"));
         if !object.is_file() {
-            self.compile(&full, &name, &object)?;
+            self.compile(&full, &name, &object, compiler.fuel)?;
         }
         Program::open(&object)
     }
 
-    fn compile(&self, full: &str, name: &str, object: &Path) -> Result<(), SimError> {
+    /// What the compiler says it is, and whether it can count basic blocks: GCC before 12 cannot leave functions out.
+    fn identify(&self) -> Result<Compiler, SimError> {
+        static KNOWN: Mutex<BTreeMap<PathBuf, Compiler>> = Mutex::new(BTreeMap::new());
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known().get(&self.command) {
+            return Ok(found.clone());
+        }
+        let ask = |option: &str| {
+            Command::new(&self.command)
+                .arg(option)
+                .output()
+                .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+                .map_err(|cause| SimError::NoCompiler { command: self.command.clone(), cause })
+        };
+        let version = ask("--version")?;
+        let major = ask("-dumpversion")?.split('.').next().and_then(|m| m.trim().parse::<u32>().ok());
+        let fuel = version.contains("clang") || major.is_some_and(|m| m >= 12);
+        let found = Compiler { version, fuel };
+        known().insert(self.command.clone(), found.clone());
+        Ok(found)
+    }
+
+    fn compile(&self, full: &str, name: &str, object: &Path, fuel: bool) -> Result<(), SimError> {
         let io = |path: &Path| {
             let path = path.to_path_buf();
             move |cause| SimError::Io { path, cause }
@@ -76,7 +122,9 @@ impl HostCompiler {
         let source = self.cache.join(format!("{own}.cpp"));
         let partial = self.cache.join(format!("{own}.partial"));
         std::fs::write(&source, full).map_err(io(&source))?;
-        let output = Command::new(&self.command).args(FLAGS).arg("-o").arg(&partial).arg(&source).output();
+        let fuel: &[&str] = if fuel { &["-fsanitize-coverage=trace-pc", "-DKILN_FUEL"] } else { &[] };
+        let output =
+            Command::new(&self.command).args(FLAGS).args(fuel).arg("-o").arg(&partial).arg(&source).arg("-lm").output();
         let result = match output {
             Err(cause) => Err(SimError::NoCompiler { command: self.command.clone(), cause }),
             Ok(o) if !o.status.success() => Err(SimError::Refused {
@@ -94,18 +142,33 @@ impl HostCompiler {
 
 /// What the compiler sees; the text's own lines keep their numbers.
 fn host_text(text: &str, entry: &str) -> String {
-    let prelude = PRELUDE.concat();
-    format!(
-        "{prelude}\n#line 1 \"kernel\"\n{text}\n#line 1 \"entry\"\n\
-         extern \"C\" __attribute__((visibility(\"default\"))) void kiln_entry(const u64* words) {{ kiln_call(&{entry}, words); }}\n\
-         extern \"C\" __attribute__((visibility(\"default\"))) u32 kiln_entry_arity() {{ return kiln_arity(&{entry}); }}\n"
-    )
+    let mut swaps: Vec<(usize, usize, &str)> = REPLACED
+        .iter()
+        .filter_map(|(device, host)| text.find(device).map(|at| (at, at + device.len(), *host)))
+        .collect();
+    swaps.sort_unstable();
+    let mut out = PRELUDE.concat();
+    out += "\n#line 1 \"kernel\"\n";
+    let mut done = 0;
+    for (from, to, host) in swaps {
+        let line = text[..to].matches('\n').count() + 1;
+        out += &format!("{}\n#line 1 \"host prelude\"\n{host}\n#line {line} \"kernel\"\n", &text[done..from]);
+        done = to;
+    }
+    out += &text[done..];
+    let visible = "extern \"C\" __attribute__((visibility(\"default\"), KILN_PLAIN))";
+    out += &format!(
+        "\n#line 1 \"entry\"\n{visible} void kiln_entry(const u64* words) {{ kiln_call(&{entry}, words); }}\n\
+         {visible} u32 kiln_entry_arity() {{ return kiln_arity(&{entry}); }}\n"
+    );
+    out
 }
 
 /// A compiled text in this process.
 #[derive(Debug)]
 pub struct Program {
     library: Library,
+    path: PathBuf,
     /// Arguments of its entry.
     pub arity: usize,
 }
@@ -117,7 +180,25 @@ impl Program {
         let library = unsafe { Library::new(path) }.map_err(fail)?;
         // SAFETY: `host_text` declares this symbol with this type.
         let arity = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"kiln_entry_arity\0").map_err(fail)?() };
-        Ok(Arc::new(Program { library, arity: arity as usize }))
+        Ok(Arc::new(Program { library, path: path.to_path_buf(), arity: arity as usize }))
+    }
+
+    /// Lines of the emitted text for places in the object, as far as they can be found: `addr2line` comes with the
+    /// compiler's linker.
+    pub(super) fn lines(&self, places: &[u32]) -> HashMap<u32, u32> {
+        if places.is_empty() {
+            return HashMap::new();
+        }
+        for tool in ["addr2line", "llvm-addr2line"] {
+            let mut command = Command::new(tool);
+            command.args(["-a", "-i", "-e"]).arg(&self.path).args(places.iter().map(|p| format!("{p:#x}")));
+            if let Ok(output) = command.output()
+                && output.status.success()
+            {
+                return parse_lines(&String::from_utf8_lossy(&output.stdout));
+            }
+        }
+        HashMap::new()
     }
 
     /// `kiln_attach` and `kiln_entry`, valid as long as the program lives.
@@ -130,4 +211,21 @@ impl Program {
             Ok((attach, entry))
         }
     }
+}
+
+/// Reads what `addr2line -a -i` prints: an address, then `file:line` of the innermost inlined call outwards. The
+/// outermost line in the text is the kernel's own.
+fn parse_lines(text: &str) -> HashMap<u32, u32> {
+    let (mut lines, mut place) = (HashMap::new(), 0);
+    for line in text.lines() {
+        if let Some(hex) = line.strip_prefix("0x") {
+            place = u32::from_str_radix(hex.trim(), 16).unwrap_or(0);
+        } else if let Some((file, rest)) = line.rsplit_once(':')
+            && file.rsplit('/').next() == Some("kernel")
+            && let Some(number) = rest.split_whitespace().next().and_then(|n| n.parse().ok())
+        {
+            lines.insert(place, number);
+        }
+    }
+    lines
 }

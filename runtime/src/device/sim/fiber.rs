@@ -4,9 +4,9 @@
 //! into it from fibers (`table.rs`).
 
 use super::table::{TABLE, Table};
-use corosensei::stack::DefaultStack;
+use corosensei::stack::{DefaultStack, Stack};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use kiln_codegen::machine::{Flow, Machine, Next};
+use kiln_codegen::machine::{Config, Global, Machine, Next, SharedBytes};
 use std::cell::Cell;
 use std::ptr;
 
@@ -21,10 +21,21 @@ pub struct Lane {
     block: [u32; 3],
     block_dim: [u32; 3],
     grid: [u32; 3],
+    stack: u64,
+    stack_bytes: u64,
 }
 
-/// `kiln_attach`: takes the table, gives the thread-local slot of the running lane.
-pub type Attach = unsafe extern "C" fn(*const Table) -> *mut *const Lane;
+/// Layout of `kiln_thread_t`: what a text keeps for each OS thread.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TextThread {
+    lane: *mut *const Lane,
+    shared: *mut u8,
+    shared_bytes: u64,
+}
+
+/// `kiln_attach`: takes the table, gives this OS thread's part of the text.
+pub type Attach = unsafe extern "C" fn(*const Table, *mut TextThread);
 /// `kiln_entry`: runs the kernel for one thread.
 pub type Entry = unsafe extern "C" fn(*const u64);
 
@@ -57,10 +68,30 @@ pub fn give_way() {
     unsafe { (*run).yielder = yielder };
 }
 
-/// Gives way if the machine's policy says so.
-pub fn preempt() {
-    if machine(|m| m.preempt()) == Flow::Wait {
-        give_way();
+/// The text's array of shared memory on this OS thread.
+#[derive(Debug)]
+struct TextShared {
+    at: *mut u8,
+    capacity: usize,
+}
+
+impl SharedBytes for TextShared {
+    fn address(&self) -> u64 {
+        self.at as u64
+    }
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset + out.len() <= self.capacity, "read outside shared memory");
+        // SAFETY: the text's array has `capacity` bytes and lives as long as the text and this OS thread; the range was
+        // checked, and no reference to those bytes exists anywhere.
+        unsafe { ptr::copy_nonoverlapping(self.at.add(offset), out.as_mut_ptr(), out.len()) };
+    }
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.capacity, "write outside shared memory");
+        // SAFETY: as in `read`.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), bytes.len()) };
     }
 }
 
@@ -69,12 +100,24 @@ pub fn preempt() {
 /// # Safety
 /// `attach` and `entry` belong to a loaded text that was compiled with the host prelude of this build, and `words` has as
 /// many words as its entry has arguments.
-pub unsafe fn launch(machine: Machine, attach: Attach, entry: Entry, words: &[u64]) -> std::io::Result<Machine> {
-    let config = machine.config().clone();
+pub unsafe fn launch(
+    config: Config,
+    global: Global,
+    attach: Attach,
+    entry: Entry,
+    words: &[u64],
+) -> std::io::Result<Machine> {
+    let mut text = TextThread { lane: ptr::null_mut(), shared: ptr::null_mut(), shared_bytes: 0 };
+    // SAFETY: the caller vouches for `attach`, which fills in the structure.
+    unsafe { attach(&TABLE, &mut text) };
+    let shared = TextShared { at: text.shared, capacity: text.shared_bytes as usize };
+    if config.shared_bytes > shared.capacity {
+        return Err(std::io::Error::other(format!("no block has {} bytes of shared memory", config.shared_bytes)));
+    }
+    let machine = Machine::new(config.clone(), global, Box::new(shared));
     let blocks: u64 = config.grid.iter().map(|&g| g as u64).product();
     let run = Box::into_raw(Box::new(Run { machine, yielder: ptr::null() }));
-    // SAFETY: the caller vouches for `attach`.
-    let slot = unsafe { attach(&TABLE) };
+    let slot = text.lane;
     let before = RUN.replace(run);
     let mut stacks: Vec<DefaultStack> = Vec::new();
     let words = words.as_ptr();
@@ -95,8 +138,15 @@ pub unsafe fn launch(machine: Machine, attach: Attach, entry: Entry, words: &[u6
                     break 'blocks;
                 }
             };
-            let block_dim = [config.threads as u32, 1, 1];
-            lanes.push(Lane { thread: [t as u32, 0, 0], block: index, block_dim, grid: config.grid });
+            let (top, bottom) = (stack.base().get() as u64, stack.limit().get() as u64);
+            lanes.push(Lane {
+                thread: [t as u32, 0, 0],
+                block: index,
+                block_dim: [config.threads as u32, 1, 1],
+                grid: config.grid,
+                stack: bottom,
+                stack_bytes: top - bottom,
+            });
             fibers.push(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
                 // SAFETY: `run` outlives all fibers of the launch, and no reference to it lives while a fiber runs.
                 unsafe { (*run).yielder = yielder };

@@ -1,19 +1,21 @@
 //! The device `sim:<target>`: emitted text, compiled by the system's C++ compiler and run on a model of the chip.
 //!
-//! `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
+//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
 //! `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
 //! results must be equal. `unsafe` is confined to this folder: fibers, calls into the loaded object, and its call-backs.
 #![allow(unsafe_code, reason = "fibers and calls between Rust and compiled text")]
 
 mod build;
+mod device;
 mod fiber;
 mod table;
 
 pub use build::{HostCompiler, Program};
+pub(super) use device::open;
 
 use kiln_codegen::abi::TensorView;
 use kiln_codegen::ir::Access;
-use kiln_codegen::machine::{Code, Config, Findings, Global, Machine, Policy, Timing};
+use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, Timing};
 use std::path::PathBuf;
 
 /// Why a text could not be run at all; defects of a text that runs are [`Findings`].
@@ -193,6 +195,8 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
             Some(_) => {}
         }
     }
+    let lines = program.lines(&findings.places());
+    findings.resolve(&|place| lines.get(&place).copied().unwrap_or(0));
     Ok(findings)
 }
 
@@ -217,7 +221,7 @@ fn run_once(
     (config.policy, config.timing, config.seed, config.spin_limit) = (by.policy, by.timing, by.seed, spin_limit);
     let (attach, entry) = program.functions()?;
     // SAFETY: the functions come from a program of this build's prelude, and the arity was checked.
-    let machine = unsafe { fiber::launch(Machine::new(config, global), attach, entry, &words) };
+    let machine = unsafe { fiber::launch(config, global, attach, entry, &words) };
     Ok(machine.map_err(SimError::Stacks)?.finish())
 }
 
