@@ -221,7 +221,15 @@ fn barriers(t: &mut String, k: &Kernel) {
             if let Op::BlockBarrier { reason } = op { Some(format!("{reason}  ({})", at(k, span))) } else { None }
         })
         .collect();
-    section(t, "barriers and why", &rows, "none: no phase touches what another one wrote in shared memory");
+    section(t, "barriers and why", &rows, "none between phases: none touches what another one wrote in shared memory");
+    if ops(k).any(|(_, op, _)| lanes(op) > 32) {
+        line!(t, "  a reduction over more than one warp has barriers of its own");
+    }
+}
+
+/// Lanes of a reduction; 0 for other ops.
+fn lanes(op: &Op) -> usize {
+    if let Op::Reduce { order: Some(o), .. } | Op::ReduceRegion { order: Some(o), .. } = op { o.lanes } else { 0 }
 }
 
 fn guards(t: &mut String, k: &Kernel, facts: &Facts) {
