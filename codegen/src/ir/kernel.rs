@@ -227,8 +227,35 @@ pub struct View {
     pub offset: IxId,
     /// Picked axes whose index still has to be in range.
     pub guards: Vec<(IxId, IxId)>,
+    /// Axis 0 goes through a table: its index is looked up instead of multiplied by its stride alone.
+    pub gather: Option<Gather>,
     /// Position of the expression that made the view.
     pub span: SpanId,
+}
+
+/// How axis 0 of a view is looked up. An entry outside its range makes the element not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gather {
+    /// Row `i` lies in page `table[i / page]` at row `i % page`: its offset is
+    /// `table[i / page] * page_stride + (i % page) * strides[0]`, and it exists iff `0 <= table[i / page] < pages`.
+    Paged {
+        /// Rank-1 view of integers.
+        table: ViewId,
+        /// Rows of a page, a constant.
+        page: usize,
+        /// Number of pages.
+        pages: IxId,
+        /// Distance of pages in elements.
+        page_stride: IxId,
+    },
+    /// Row `i` is row `rows[i]` of the base: its offset is `rows[i] * strides[0]`, and it exists iff
+    /// `0 <= rows[i] < count`.
+    Rows {
+        /// Rank-1 view of integers.
+        rows: ViewId,
+        /// Rows of the base.
+        count: IxId,
+    },
 }
 
 /// A scalar value.
