@@ -77,6 +77,10 @@ pub struct Kernel {
     pub grid: Vec<IxId>,
     /// Block index variables, one a grid axis.
     pub block_ids: Vec<IxVarId>,
+    /// Order in which blocks of a two-dimensional grid of output tiles should start: in panels of this many rows of
+    /// axis 0, each walked along axis 1 row by row of the panel. `None` leaves the order to the target. It never changes
+    /// what a block computes.
+    pub raster: Option<usize>,
     /// Warps of 32 threads a block has on targets with threads. Part of the numerics: reductions use it.
     pub warps: usize,
     /// Facts every launch guarantees, from `require(..)`.
@@ -256,6 +260,16 @@ pub enum Gather {
         /// Rows of the base.
         count: IxId,
     },
+}
+
+impl Gather {
+    /// The view rows are looked up in.
+    pub fn table(self) -> ViewId {
+        match self {
+            Gather::Paged { table, .. } => table,
+            Gather::Rows { rows, .. } => rows,
+        }
+    }
 }
 
 /// A scalar value.

@@ -621,3 +621,15 @@ names! {
 
 /// Dtypes an index can be turned into by `IndexValue`.
 pub const INDEX_VALUE_DTYPES: [DType; 3] = [DType::I32, DType::U32, DType::I64];
+
+/// True if `Op::Gemm` takes these operand types. One narrow float format may meet another (the two 8-bit formats); an
+/// 8-bit float meets a 4-bit one only with scales, since neither has a range of its own.
+pub const fn multiplies(a: DType, b: DType, scaled: bool) -> bool {
+    use DType::{Bf16, E2m1, E4m3, E5m2, F16, F32, I8};
+    match (a, b) {
+        (F32, F32) | (F16, F16) | (Bf16, Bf16) | (I8, I8) | (E2m1, E2m1) => true,
+        (E4m3 | E5m2, E4m3 | E5m2) => true,
+        (E4m3 | E5m2, E2m1) | (E2m1, E4m3 | E5m2) => scaled,
+        _ => false,
+    }
+}
