@@ -376,7 +376,10 @@ impl Machine {
         let place = if self.shared.holds(address) {
             self.shared.locate(address, bytes).map(Place::Shared)
         } else {
-            self.global.locate(address, bytes, what).map(|(t, at)| Place::Tensor(t, at))
+            match self.global.locate(address, bytes, what) {
+                Ok((t, at)) => Ok(Place::Tensor(t, at)),
+                Err(r) => Err(if r.wild { self.shared.before(address, bytes).unwrap_or(r) } else { r }),
+            }
         };
         match place {
             Ok(place) => {
