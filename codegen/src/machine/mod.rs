@@ -2,7 +2,7 @@
 //!
 //! The machine holds everything but the program: threads as bookkeeping, memories with shadow state, barriers, warp-wide
 //! operations, asynchronous copies, the choice of who runs next. Whoever runs programs (fibers in `runtime::device::sim`)
-//! asks [`Machine::next`] which thread to continue, and the running thread calls the operations. An operation that has to
+//! asks [`Machine::choose_next`] which thread to continue, and the running thread calls the operations. An operation that has to
 //! wait says so with [`Flow::Wait`]; when the thread is chosen again it has happened, and [`Machine::result`] has its
 //! outcome. Blocks run one after the other.
 //!
@@ -259,7 +259,7 @@ impl Machine {
     // --- scheduling ---
 
     /// Chooses the next thread and makes it the running one.
-    pub fn next(&mut self) -> Next {
+    pub fn choose_next(&mut self) -> Next {
         self.steps += 1;
         loop {
             if self.abandoned {
