@@ -75,7 +75,8 @@ fn list_describes_every_operator() {
     let rows = rows(&["list"], 0);
     fields(&rows, "list", &["op", "kernel", "family", "formula", "targets", "properties", "config"]);
     let ops: BTreeSet<_> = rows.iter().filter_map(|r| r["op"].as_str()).collect();
-    for op in ["vector_add", "rmsnorm", "rope_partial", "quant_per_token_fp8", "hadamard", "transpose", "swiglu_quant"] {
+    for op in ["vector_add", "rmsnorm", "rope_partial", "quant_per_token_fp8", "hadamard", "transpose", "swiglu_quant"]
+    {
         assert!(ops.contains(op), "{op} is missing in {ops:?}");
     }
 }
@@ -166,8 +167,23 @@ fn bench_measures_and_records() {
     let args = ["bench", "rmsnorm", "--shape", "tokens=4,hidden=256", "--device", "cpu", "--record"];
     let rows = rows(&[&args[..], &[file.to_str().unwrap()]].concat(), 0);
     let names = [
-        "op", "shape", "peer", "device", "status", "config", "median_us", "min_us", "p95_us", "tflops", "gbps",
-        "floor_us", "of_floor", "rel_err", "calls", "timer", "mode",
+        "op",
+        "shape",
+        "peer",
+        "device",
+        "status",
+        "config",
+        "median_us",
+        "min_us",
+        "p95_us",
+        "tflops",
+        "gbps",
+        "floor_us",
+        "of_floor",
+        "rel_err",
+        "calls",
+        "timer",
+        "mode",
     ];
     fields(&rows, "bench", &names);
     assert_eq!((&rows[0]["op"], &rows[0]["peer"]), (&"rmsnorm_bf16".into(), &"kiln".into()));
@@ -195,8 +211,6 @@ fn tune_searches_and_keeps_records() {
     assert_eq!(rows.last().unwrap()["status"], "best");
     assert_eq!(run(&["tune", "list", "--json"], &here).len(), 1);
     assert_eq!(run(&["tune", "verify", "--json"], &here)[0]["status"], "ok");
-    let file = dir.path().join("all.jsonl");
-    run(&["tune", "export", file.to_str().unwrap()], &here).clear();
 }
 
 #[test]
@@ -268,7 +282,8 @@ fn malformed_case_folders() {
     }
     // One real case whose file is missing, cut short, or changed: a failed row, and the others still run.
     let all: Value =
-        serde_json::from_str(&std::fs::read_to_string(root().join("tests/data/kernels/manifest.json")).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(root().join("tests/data/kernels/manifest.json")).unwrap())
+            .unwrap();
     let case = all["cases"].as_array().unwrap().iter().find(|c| c["op"] == "hadamard").unwrap();
     let file = case["file"].as_str().unwrap();
     let bytes = std::fs::read(root().join("tests/data/kernels").join(file)).unwrap();
@@ -326,7 +341,7 @@ fn projects_are_made_whole_or_not_at_all() {
     refused(&["new", &at("1st")], 2, &["`1st`", "a letter"]);
     refused(&["new", &at("kiln")], 2, &["`kiln`"]);
     refused(&["new", &at("mine"), "--kiln", "/nonexistent"], 2, &["--kiln", "/nonexistent"]);
-    refused(&["new", &at("no/such/mine")], 3, &["no/such/mine"]);
+    refused(&["new", &at("no/such/mine")], 2, &["no/such/mine", "next:"]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     works(&mut command(&["new", &at("mine")]));
     refused(&["new", &at("mine")], 2, &["does not exist yet"]);
@@ -347,7 +362,7 @@ fn the_support_table_of_the_readme_is_current() {
         }
         let text = |target: &str| {
             let ok = kiln(&["emit", &op, "--target", target]).status.success();
-            if ok { "text, compiled" } else { "no" }
+            if ok { "yes" } else { "no" }
         };
         let cases = row["cases"].as_array().unwrap().len();
         let formula = row["formula"].as_str().unwrap().replace('|', "\\|");

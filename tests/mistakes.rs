@@ -3,20 +3,20 @@
 
 use kiln::codegen::compile;
 use kiln::codegen::diag::Diagnostic;
+use kiln::codegen::spec::{BuildRequest, ParamFacts};
 use kiln::codegen::target::Target;
 use kiln::op::{HostTensor, KernelDef, TensorView};
 use kiln::prelude::*;
 use kiln::runtime::{Device, Error, RunOptions};
-use kiln::codegen::spec::{BuildRequest, ParamFacts};
 use std::sync::Arc;
 
 const SOURCE: &str = include_str!("mistakes.rs");
 
-/// Line of the comment `// <- name` in this file.
+/// Line after the comment `// mistake: name` in this file.
 fn line_of(name: &str) -> u32 {
-    let mark = format!("// <- {name}");
-    let found = SOURCE.lines().position(|l| l.ends_with(&mark)).unwrap_or_else(|| panic!("no mark `{mark}`"));
-    found as u32 + 1
+    let mark = format!("// mistake: {name}");
+    let found = SOURCE.lines().position(|l| l.trim() == mark).unwrap_or_else(|| panic!("no mark `{mark}`"));
+    found as u32 + 2
 }
 
 /// One of the findings stands at the mark, says what `text` says, and has advice.
@@ -113,7 +113,8 @@ fn wrong_extents(x: In![F32; n], y: Out![F32; n]) {
     let a = frag::<F32, 1>([64]);
     let b = frag::<F32, 1>([32]);
     copy(x.at(i), a);
-    copy(a, b); // <- extents
+    // mistake: extents
+    copy(a, b);
     copy(b, y.at(i));
 }
 
@@ -126,7 +127,8 @@ fn kind_3_tiles_of_different_shapes() {
 fn nested(x: In![F32; n], y: Out![F32; n]) {
     let i0 = grid(n.div_ceil(64)) * 64;
     for i in parallel([64]) {
-        for j in parallel([4]) { // <- nested
+        // mistake: nested
+        for j in parallel([4]) {
             y[i0 + i + j] = x[i0 + i];
         }
     }
@@ -142,7 +144,8 @@ fn uninitialised(x: In![F32; n], y: Out![F32; n]) {
     let i0 = grid(n.div_ceil(64)) * 64;
     let t = frag::<F32, 1>([64]);
     for i in parallel([64]) {
-        y[i0 + i] = x[i0 + i] + t[i]; // <- uninitialised
+        // mistake: uninitialised
+        y[i0 + i] = x[i0 + i] + t[i];
     }
 }
 
@@ -155,7 +158,8 @@ fn kind_5_a_tile_read_before_it_is_written() {
 fn race(x: In![F32; n], y: Out![F32; n]) {
     let i0 = grid(n.div_ceil(64)) * 64;
     for i in parallel([64]) {
-        y[i0] = x[i0 + i]; // <- race
+        // mistake: race
+        y[i0] = x[i0 + i];
     }
 }
 
@@ -168,7 +172,8 @@ fn kind_6_two_iterations_write_one_element() {
 fn variant(x: In![F32; t, h], y: Out![F32; t]) {
     let r = grid(t);
     let mut s = 0.0f32;
-    for j in 0..t { // <- variant
+    // mistake: variant
+    for j in 0..t {
         s += x[(r, j)];
     }
     y[r] = s;
@@ -183,7 +188,8 @@ fn kind_7_a_property_that_does_not_hold() {
 fn below_zero(x: In![F32; n], y: Out![F32; n]) {
     let i0 = grid(n.div_ceil(64)) * 64;
     for i in parallel([64]) {
-        y[i0 + i] = x[i0 + i - 1]; // <- below
+        // mistake: below
+        y[i0 + i] = x[i0 + i - 1];
     }
 }
 
@@ -197,7 +203,8 @@ fn kind_8_an_index_outside_its_tensor() {
     check(&stopped(result), "below", "-1");
 }
 
-#[kernel] // <- uncovered
+#[kernel]
+// mistake: uncovered
 fn uncovered(x: In![F32; n], y: Out![F32; n]) {
     let i0 = grid(n.div_ceil(64)) * 64;
     for i in parallel([32]) {
@@ -218,7 +225,8 @@ fn kind_9_elements_of_an_output_that_nothing_writes() {
 #[kernel]
 fn too_large(x: In![F32; n], y: Out![F32; n]) {
     let i = grid(n.div_ceil(65536)) * 65536;
-    let t = shared::<F32, 1>([65536]); // <- large
+    // mistake: large
+    let t = shared::<F32, 1>([65536]);
     copy(x.at(i), t);
     copy(t, y.at(i));
 }
@@ -244,7 +252,7 @@ fn refused_launches_name_the_parameter() {
     }
     let same = race::Args { x: View::new(&x).unwrap(), y: ViewMut::new(&x).unwrap() };
     let e = race::launch(&stream, &(), same).expect_err("output overlaps input").to_string();
-    assert!(e.contains("overlap"), "{e}");
+    assert!(e.contains("parameter `y`") && e.contains("shares no memory"), "{e}");
     let e = View::<Bf16, 1>::new(&x).expect_err("another dtype").to_string();
     assert!(e.contains("bf16") && e.contains("f32"), "{e}");
 }

@@ -18,7 +18,6 @@ mod instance;
 mod judge;
 mod machine_code;
 mod output;
-mod pending;
 mod runner;
 mod shapes;
 mod suggest;

@@ -27,7 +27,7 @@ fn distance(a: &str, b: &str) -> usize {
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let names: Vec<_> = names.into_iter().collect();
     let close = |n: &&&str| distance(wrong, n) <= (n.len().max(wrong.len()) / 3).max(1);
-    let by_distance = names.iter().filter(close).min_by_key(|n| distance(wrong, n));
+    let by_distance = names.iter().filter(close).min_by_key(|n| (distance(wrong, n), !n.starts_with(wrong)));
     by_distance
         .or_else(|| names.iter().find(|n| wrong.len() >= 3 && (n.contains(wrong) || wrong.contains(**n))))
         .copied()
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     fn check(wrong: &str, want: Option<&str>) {
-        let names = ["rmsnorm", "rope_partial", "quant_per_token_fp8", "hadamard", "sm_90a", "tokens"];
+        let names = ["sm_80", "rmsnorm", "rope_partial", "quant_per_token_fp8", "hadamard", "sm_90a", "tokens"];
         assert_eq!(nearest(wrong, names), want, "{wrong}");
     }
 

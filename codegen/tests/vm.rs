@@ -531,7 +531,7 @@ fn every_cast() {
             run(&k, &[], &args);
             let (Arg::Tensor(a), Arg::Tensor(b)) = (&args[0], &args[1]) else { unreachable!() };
             let (a, b) = (host(a), host(b));
-            for i in 0..inputs.len() {
+            for (i, input) in inputs.iter().enumerate() {
                 let got = b.bits(i);
                 let want = match (from.is_float(), to.is_float()) {
                     (true, _) => formats::encode_f32(to, formats::decode_f32(from, a.bits(i))),
@@ -550,7 +550,7 @@ fn every_cast() {
                     }
                 };
                 let nan = formats::decode_f64(to, want).is_nan() && formats::decode_f64(to, got).is_nan();
-                assert!(got == want || nan, "{from} to {to} of {}: {got:#x} for {want:#x}", inputs[i]);
+                assert!(got == want || nan, "{from} to {to} of {}: {got:#x} for {want:#x}", input);
             }
         }
     }
@@ -633,8 +633,8 @@ fn narrow_floats_round_after_each_operation() {
     let args = [tensor(DType::Bf16, &[64], &data), zeros(DType::Bf16, &[64])];
     run_clean(&k, &[], &args);
     let r = |v: f32| formats::decode_f32(DType::Bf16, formats::encode_f32(DType::Bf16, v));
-    for i in 0..64 {
-        let v = r(data[i] as f32);
+    for (i, &x) in data.iter().enumerate() {
+        let v = r(x as f32);
         assert_eq!(values(&args[1])[i] as f32, r(r(v * v) + v));
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{build, count, position};
+use common::{count, position, verified as build};
 use dsl::prelude::*;
 use kiln_codegen::ir::{Access, AtomicOp, Base, IxVarKind, Op, ParamKind, ReduceOp};
 

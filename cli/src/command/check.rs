@@ -6,7 +6,7 @@ use crate::instance::{self, Fixed, InstanceArgs, Step};
 use crate::machine_code;
 use crate::output::Output;
 use clap::ValueEnum;
-use crate::pending as front;
+use kiln_codegen::compile as front;
 use kiln_codegen::spec::{Case, Configs, OpSpec};
 use kiln_codegen::target::Target;
 use kiln_runtime::compile::{self, Toolchain};

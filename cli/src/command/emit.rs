@@ -7,7 +7,7 @@ use crate::files;
 use crate::instance::{self, InstanceArgs, Step};
 use crate::output::Output;
 use clap::ValueEnum;
-use crate::pending::{self as compile, Built, Lowered};
+use kiln_codegen::compile::{self, Built, Lowered};
 use kiln_codegen::diag::Diagnostic;
 use kiln_codegen::ir::print;
 use kiln_codegen::spec::{Case, OpSpec};

@@ -9,7 +9,7 @@ use crate::instance::{self, InstanceArgs, Step};
 use crate::machine_code;
 use crate::output::{Output, number};
 use kiln_codegen::abi::Arg;
-use crate::pending::Lowered;
+use kiln_codegen::compile::Lowered;
 use kiln_codegen::ir::effects;
 use kiln_codegen::ir::{Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
 use kiln_codegen::spec::{Case, OpSpec};
@@ -221,7 +221,15 @@ fn barriers(t: &mut String, k: &Kernel) {
             if let Op::BlockBarrier { reason } = op { Some(format!("{reason}  ({})", at(k, span))) } else { None }
         })
         .collect();
-    section(t, "barriers and why", &rows, "none: no phase touches what another one wrote in shared memory");
+    section(t, "barriers and why", &rows, "none between phases: none touches what another one wrote in shared memory");
+    if ops(k).any(|(_, op, _)| lanes(op) > 32) {
+        line!(t, "  a reduction over more than one warp has barriers of its own");
+    }
+}
+
+/// Lanes of a reduction; 0 for other ops.
+fn lanes(op: &Op) -> usize {
+    if let Op::Reduce { order: Some(o), .. } | Op::ReduceRegion { order: Some(o), .. } = op { o.lanes } else { 0 }
 }
 
 fn guards(t: &mut String, k: &Kernel, facts: &Facts) {

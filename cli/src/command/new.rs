@@ -40,6 +40,15 @@ pub fn run(args: &Args, out: Output) -> Result<(), Failure> {
         ));
     }
     let kiln = checkout(args.kiln.as_deref())?;
+    let parent = args.name.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|p| !p.is_dir()) {
+        return Err(Failure::usage(
+            args.name.display(),
+            "a folder to make it in",
+            format!("no folder {}", parent.display()),
+            "make that folder, or choose another place",
+        ));
+    }
     let aside = args.name.with_file_name(format!(".{crate_name}.{}.tmp", std::process::id()));
     let done = write_all(&aside, &crate_name, &kiln).and_then(|()| std::fs::rename(&aside, &args.name));
     if let Err(e) = done {

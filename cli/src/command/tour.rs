@@ -9,7 +9,7 @@ use crate::files;
 use crate::instance::{InstanceArgs, Overrides};
 use crate::output::{Output, json_number};
 use crate::runner;
-use crate::pending as compile;
+use kiln_codegen::compile;
 use kiln_codegen::spec::OpSpec;
 use kiln_codegen::target::Target;
 use kiln_runtime::{Device, Settings};

@@ -21,6 +21,7 @@ pub struct MemoryLayout {
 /// `threads / lanes` groups of threads:
 /// `lane = (in / vec) % lanes`, `step = in / (vec * lanes)`, `group = out % groups`, `round = out / groups`,
 /// `thread = group * lanes + lane`, `register = (round * steps + step) * vec + in % vec`.
+/// If `split_axis` is the rank, rows are single elements and every one of the `lanes` threads holds or computes a copy.
 /// A row whose length is not a multiple of `vec * lanes` is padded: the missing elements exist in no thread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Distribution {

@@ -88,13 +88,13 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
     let mut inside = BTreeSet::new();
     walk(k, k.block(k.body), &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
-            let mut node = loop_node(k, id, vars, extents, None);
+            let mut node = loop_node(id, extents, None);
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             nodes.push(node);
         } else if let Op::ReduceRegion { vars, extents, body, value, order, op, .. } = op {
             let n = extents.iter().product();
             let map = row_map(order_of(*order, *op, k.value(*value).dtype, n, k.warps), n, threads);
-            let mut node = loop_node(k, id, vars, extents, Some(map));
+            let mut node = loop_node(id, extents, Some(map));
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             // Fewer lanes than threads: every group does the same work, so tiles must be readable by all.
             if map.lanes != threads {
@@ -138,7 +138,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
     nodes
 }
 
-fn loop_node(_: &Kernel, op: OpId, _: &[IxVarId], extents: &[usize], anchor: Option<Map>) -> Node {
+fn loop_node(op: OpId, extents: &[usize], anchor: Option<Map>) -> Node {
     let row = inner_axis(extents).map(|a| extents[a]);
     Node { op, extents: extents.to_vec(), anchor, tiles: vec![], row }
 }
@@ -160,10 +160,10 @@ fn loop_tiles(
             uniform.insert(tile);
             return;
         }
+        let writes = matches!(op, Op::Store { .. });
+        let atomic = matches!(op, Op::Atomic { .. });
         match relation(k, vars, &node.extents, view, index, tile) {
-            Some(r) if !matches!(op, Op::Atomic { .. }) && !(matches!(op, Op::Store { .. }) && r != Relation::Same) => {
-                node.tiles.push((tile, r));
-            }
+            Some(r) if !atomic && (!writes || r == Relation::Same) => node.tiles.push((tile, r)),
             Some(_) | None => drop(shared.insert(tile)),
         }
     });
@@ -341,12 +341,12 @@ fn solve(
                 (Some(_), Some(_)) | (None, _) => return Err(*b),
             }
         }
-        if !maps.contains_key(&c) {
+        maps.entry(c).or_insert_with(|| {
             let members: Vec<&Node> =
                 nodes.iter().enumerate().filter(|(i, _)| class[*i] == c).map(|(_, n)| n).collect();
             let vec = choose_vec(k, ranges, &members);
-            maps.insert(c, Map::flat(count(members[0]), vec, threads));
-        }
+            Map::flat(count(members[0]), vec, threads)
+        });
         done.insert(c);
     }
     // Tiles that only reductions write and nothing reads at equal positions: derived, but in no loop's class.

@@ -12,19 +12,15 @@ use crate::target::Caps;
 pub fn run(mut kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
     for i in 0..kernel.ops.len() {
         let span = kernel.ops[i].span;
-        let new = match &kernel.ops[i].op {
-            Op::Copy { src, dst, extents } => {
-                let (src, dst, extents) = (src.clone(), dst.clone(), extents.clone());
-                copy_loop(&mut kernel, span, &src, &dst, extents)
-            }
-            Op::Fill { dst, value } => {
-                let (dst, value) = (*dst, *value);
-                match kernel.const_extents(dst) {
-                    Some(extents) => fill_loop(&mut kernel, span, dst, value, extents),
-                    None => continue,
-                }
-            }
-            _ => continue,
+        let new = if let Op::Copy { src, dst, extents } = &kernel.ops[i].op {
+            let (src, dst, extents) = (src.clone(), dst.clone(), extents.clone());
+            copy_loop(&mut kernel, span, &src, &dst, extents)
+        } else if let Op::Fill { dst, value } = &kernel.ops[i].op {
+            let (dst, value) = (*dst, *value);
+            let Some(extents) = kernel.const_extents(dst) else { continue };
+            fill_loop(&mut kernel, span, dst, value, extents)
+        } else {
+            continue;
         };
         kernel.ops[i].op = new;
     }

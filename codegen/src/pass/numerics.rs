@@ -12,24 +12,16 @@ use crate::ir::{DType, Kernel, Op, Order, ReduceOp, Tree};
 /// influence the result; they are filled all the same.
 pub fn plan(mut kernel: Kernel) -> Kernel {
     for i in 0..kernel.ops.len() {
-        let order = match &kernel.ops[i].op {
-            Op::Reduce { op, src, axis, .. } => {
-                let view = kernel.view(*src);
-                let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
-                let last = *axis + 1 == view.extents.len();
-                if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
-            }
-            Op::ReduceRegion { op, extents, value, .. } => {
-                if ordered(*op, kernel.value(*value).dtype) {
-                    lanes_of(extents.iter().product(), kernel.warps)
-                } else {
-                    Order::SEQUENTIAL
-                }
-            }
-            other => {
-                debug_assert!(!other.name().starts_with("reduce"));
-                continue;
-            }
+        let order = if let Op::Reduce { op, src, axis, .. } = &kernel.ops[i].op {
+            let view = kernel.view(*src);
+            let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
+            let last = *axis + 1 == view.extents.len();
+            if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+        } else if let Op::ReduceRegion { op, extents, value, .. } = &kernel.ops[i].op {
+            let n = extents.iter().product();
+            if ordered(*op, kernel.value(*value).dtype) { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+        } else {
+            continue;
         };
         if let Op::Reduce { order: o, .. } | Op::ReduceRegion { order: o, .. } = &mut kernel.ops[i].op {
             *o = Some(order);
@@ -46,7 +38,7 @@ pub fn ordered(op: ReduceOp, dtype: DType) -> bool {
 /// Lanes for a row of `n` elements: as many consecutive elements a lane as vector accesses like, one warp or less if
 /// that covers the row, else the whole block.
 pub fn lanes_of(n: usize, warps: usize) -> Order {
-    let per_lane = [8, 4, 2].into_iter().find(|p| n > 0 && n % p == 0).unwrap_or(1);
+    let per_lane = [8, 4, 2].into_iter().find(|&p| n > 0 && n.is_multiple_of(p)).unwrap_or(1);
     let units = n.div_ceil(per_lane).max(1);
     let lanes = if units <= 32 { units.next_power_of_two() } else { warps * 32 };
     Order { lanes, per_lane, tree: Tree::AdjacentPairs }

@@ -64,3 +64,6 @@ pub fn check(kernel: &Kernel) -> Result<Facts, Vec<Diagnostic>> {
     }
     Ok(Facts { guards, warnings: found })
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,7 +132,7 @@ fn code_e4m3(x: f32) -> u8 {
 fn code_e5m2(x: f32) -> u8 {
     let c = small_code::<2>(x, 15, 6.103_515_6e-5, 65536.0, 0x7f);
     // Infinity and three NaN are codes of this format; casts produce only one of them, loads all.
-    let c = if x - x == 0.0 { c } else { 0x7c | (x.to_bits() >> 21 & 3) };
+    let c = if x.is_finite() { c } else { 0x7c | (x.to_bits() >> 21 & 3) };
     (c | (x.to_bits() >> 31 << 7)) as u8
 }
 

@@ -251,7 +251,7 @@ pub fn fma_exact(x: f32, y: f32, z: f32) -> f32 {
     // An inexact sum with an even last bit moves one step towards the error, which makes it odd.
     let up = (e > 0.0) == (s > 0.0);
     let moved = if up { b.wrapping_add(1) } else { b.wrapping_sub(1) };
-    let odd = e != 0.0 && e - e == 0.0 && b & 1 == 0;
+    let odd = e != 0.0 && e.is_finite() && b & 1 == 0;
     f64::from_bits(if odd { moved } else { b }) as f32
 }
 

@@ -23,7 +23,7 @@ pub fn exp2(x: f32) -> f32 {
     p = p * f + 1.333_355_8e-3;
     p = p * f + 9.618_129e-3;
     p = p * f + 5.550_411e-2;
-    p = p * f + 2.402_265_1e-1;
+    p = p * f + 2.402_265e-1;
     p = p * f + std::f32::consts::LN_2;
     p = p * f + 1.0;
     // The scale is applied in two factors, so that results may be subnormal or overflow.
@@ -58,7 +58,7 @@ pub fn log2(x: f32) -> f32 {
     // ln(1 + f) = f - f^2/2 + r; its leading bits times the leading bits of 1/ln 2 are exact.
     let hi = f32::from_bits((f - half_square).to_bits() & 0xffff_f000);
     let lo = (f - hi) - half_square + r;
-    let inv_hi = 1.442_626_953_125_f32;
+    let inv_hi = 1.442_627_f32;
     let inv_lo = 6.808_776_4e-5_f32;
     let mut v = (lo + hi) * inv_lo + lo * inv_hi;
     let k = e.wrapping_add(shift) as f32;
@@ -78,8 +78,8 @@ fn reduce(x: f32) -> (f32, i32) {
     let n = (x * std::f32::consts::FRAC_2_PI + ROUND) - ROUND;
     // pi/2 in parts of eight bits: products with a 16-bit n are exact.
     let r = x - n * 1.5703125;
-    let r = r - n * 4.825_592_041_015_625e-4;
-    let r = r - n * 1.266_598_701_477_050_8e-6;
+    let r = r - n * 4.825_592e-4;
+    let r = r - n * 1.266_598_7e-6;
     let r = r - n * 9.920_936e-10;
     let r = if r > 0.8 { 0.8 } else { r };
     let r = if r < -0.8 { -0.8 } else { r };
@@ -99,7 +99,7 @@ fn sin_poly(r: f32) -> f32 {
 #[inline(always)]
 fn cos_poly(r: f32) -> f32 {
     let z = r * r;
-    let mut p = -2.755_731_9e-7;
+    let mut p = -2.755_732e-7;
     p = p * z + 2.480_158_7e-5;
     p = p * z - 1.388_888_9e-3;
     p = p * z + 4.166_666_6e-2;
@@ -112,8 +112,7 @@ pub fn sin(x: f32) -> f32 {
     let (r, n) = reduce(x);
     let v = if n & 1 == 0 { sin_poly(r) } else { cos_poly(r) };
     let v = if n & 2 == 0 { v } else { -v };
-    // x - x is NaN for infinities and NaN, zero otherwise.
-    if x - x == 0.0 { v } else { f32::NAN }
+    if x.is_finite() { v } else { f32::NAN }
 }
 
 /// Cosine. Infinities give NaN.
@@ -122,7 +121,7 @@ pub fn cos(x: f32) -> f32 {
     let (r, n) = reduce(x);
     let v = if n & 1 == 0 { cos_poly(r) } else { sin_poly(r) };
     let v = if (n.wrapping_add(1)) & 2 == 0 { v } else { -v };
-    if x - x == 0.0 { v } else { f32::NAN }
+    if x.is_finite() { v } else { f32::NAN }
 }
 
 /// `1/sqrt(x)` as two correctly rounded steps.

@@ -74,6 +74,9 @@ template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p,
 
 // bf16: nearest even; NaN becomes 0x7fff.
 DEV float bf16_to_f32(bf16 x) { return __uint_as_float((u32)x << 16); }
+// The same for a tile that waits in registers: the compiler may not share the result between uses, so what stays alive is
+// the packed bf16 and not twice as many f32.
+DEV float widen(bf16 x) { float r; asm volatile("mov.b32 %0, {0, %1};" : "=f"(r) : "h"(x)); return r; }
 DEV bf16 f32_to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
 template <int N> DEV void f32_to_bf16(bf16 (&r)[N], const float (&x)[N]) {
     #pragma unroll
@@ -167,7 +170,7 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
     const int tid = threadIdx.x;
     const int lane16 = tid % 16, group16 = tid / 16;
     const int bx = blockIdx.x;
-    float xf[56];
+    bf16 xf[56];
 
     // emit_kernels.rs:2:5: parallel [1, 7168]
     const bf16* const x_at = x + bx * 7168;
@@ -178,7 +181,7 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
         ld_global<16>(x_v, x_at + j);
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            xf[s * 8 + v] = bf16_to_f32(x_v[v]);
+            xf[s * 8 + v] = x_v[v];
         }
     }
     float amax[7];
@@ -189,7 +192,7 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
         float acc = 0.0f;
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            acc = fmaxf(acc, fabsf(xf[r * 8 + v]));
+            acc = fmaxf(acc, fabsf(bf16_to_f32(xf[r * 8 + v])));
         }
         amax[r] = reduce_lanes<Max, 16>(acc);
     }
@@ -213,7 +216,8 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
         alignas(16) float q_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            q_v[v] = xf[s * 8 + v] * inv[s];
+            const float xf_i = widen(xf[s * 8 + v]);
+            q_v[v] = xf_i * inv[s];
         }
         alignas(16) e4m3 q_n[8];
         f32_to_e4m3(q_n, q_v);

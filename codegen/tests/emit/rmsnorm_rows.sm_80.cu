@@ -74,6 +74,9 @@ template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p,
 
 // bf16: nearest even; NaN becomes 0x7fff.
 DEV float bf16_to_f32(bf16 x) { return __uint_as_float((u32)x << 16); }
+// The same for a tile that waits in registers: the compiler may not share the result between uses, so what stays alive is
+// the packed bf16 and not twice as many f32.
+DEV float widen(bf16 x) { float r; asm volatile("mov.b32 %0, {0, %1};" : "=f"(r) : "h"(x)); return r; }
 DEV bf16 f32_to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
 template <int N> DEV void f32_to_bf16(bf16 (&r)[N], const float (&x)[N]) {
     #pragma unroll
@@ -132,7 +135,7 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     const int tid = threadIdx.x;
     const int lane = tid % 32, warp = tid / 32;
     const int bx = blockIdx.x;
-    float xf[32];
+    bf16 xf[32];
 
     // emit_kernels.rs:2:5: parallel [4, 512]
     const bf16* const x_at = x + bx * 4 * 512;
@@ -144,7 +147,7 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
         ld_global_if<16>(x_v, x_at + i * 512 + j, ok && bx * 4 + i < num_tokens);
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            xf[i * 8 + v] = bf16_to_f32(x_v[v]);
+            xf[i * 8 + v] = x_v[v];
         }
     }
     float sq[32];
@@ -154,7 +157,8 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
     for (int i = 0; i < 4; ++i) {
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            sq[i * 8 + v] = xf[i * 8 + v] * xf[i * 8 + v];
+            const float xf_i = bf16_to_f32(xf[i * 8 + v]);
+            sq[i * 8 + v] = xf_i * xf_i;
         }
     }
     float ss[4];
@@ -190,7 +194,8 @@ rmsnorm_bf16(const bf16* __restrict__ x, const bf16* __restrict__ w, bf16* __res
         alignas(16) float y_v[8];
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
-            y_v[v] = xf[i * 8 + v] * rsqrtf(ss[i] * 0.001953125f + eps) * bf16_to_f32(w_v[v]);
+            const float xf_i = widen(xf[i * 8 + v]);
+            y_v[v] = xf_i * rsqrtf(ss[i] * 0.001953125f + eps) * bf16_to_f32(w_v[v]);
         }
         alignas(16) bf16 y_n[8];
         f32_to_bf16(y_n, y_v);

@@ -139,7 +139,7 @@ scalar_of_tile(const float* __restrict__ x, float* __restrict__ y) {
     float sum[1];
     float* const partials = (float*)shared;
 
-    // emit_kernels.rs:3:5: reduce_sum along axis 0
+    // emit_kernels.rs:3:5: reduce_sum along axis 1
     {
         float acc = -0.0f;
         #pragma unroll

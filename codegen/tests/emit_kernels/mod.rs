@@ -666,9 +666,10 @@ pub fn scalar_of_tile() -> Kernel {
     let (_, f) = k.frag("f", DType::F32, &[2048]);
     let row = k.row(x, r0);
     k.copy(row, &[zero], f, &[zero], &[2048]);
-    let sum = k.reduce(ReduceOp::Sum, "sum", f, 0);
+    let one_row = k.reshape(f, &[1, 2048]);
+    let sum = k.reduce(ReduceOp::Sum, "sum", one_row, 1);
     k.next();
-    let s = k.load(sum, &[]);
+    let s = k.load(sum, &[zero]);
     let none = k.f32(0.0);
     let positive = k.cmp(CmpOp::Gt, s, none);
     let then = k.b.open();

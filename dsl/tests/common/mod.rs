@@ -22,6 +22,13 @@ pub fn build(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> Kernel {
     built(def.build(&request(def, fixed)))
 }
 
+/// Builds a kernel that the verifier must accept too.
+#[track_caller]
+pub fn verified(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> Kernel {
+    let kernel = build(def, fixed);
+    built(kiln_codegen::valid::check(&kernel).map(|_| kernel))
+}
+
 /// Unwraps a build.
 #[track_caller]
 pub fn built(result: Result<Kernel, Vec<Diagnostic>>) -> Kernel {

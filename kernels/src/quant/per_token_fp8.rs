@@ -70,13 +70,14 @@ pub fn per_token_cast_fp8<T: Float>(
         xf[(i, g, j)] = x[(r0 + i, (g0 + g) * group + j)].to::<F32>();
     }
     let amax = reduce_absmax(xf, 2);
-    let exponents = frag::<I32, 2>([rows, groups]);
+    // Only packed scales need exponents, across the threads that own the groups.
+    let exponents = if sf_packed.is_some() { Some(shared::<I32, 2>([rows, groups])) } else { None };
     let factor = frag::<F32, 2>([rows, groups]);
     for (i, g) in parallel([rows, groups]) {
         let (scale, by) = scale_and_inverse(amax[(i, g)], amax_min, cfg.ue8m0, cfg.inverse);
         sf[(r0 + i, g0 + g)] = scale;
         factor[(i, g)] = by;
-        if sf_packed.is_some() {
+        if let Some(exponents) = exponents {
             exponents[(i, g)] = (scale.bits() >> 23).to::<I32>();
         }
     }
@@ -84,7 +85,9 @@ pub fn per_token_cast_fp8<T: Float>(
         q[(r0 + i, (g0 + g) * group + j)] = (xf[(i, g, j)] * factor[(i, g)]).to::<E4m3>();
     }
 
-    if let Some(packed) = sf_packed {
+    if let Some(packed) = sf_packed
+        && let Some(exponents) = exponents
+    {
         for (w, i) in parallel([groups / 4, rows]) {
             let mut word = 0i32;
             for byte in unroll(0..4) {

@@ -2,9 +2,13 @@
 
 use super::Emitter;
 use super::expr::{Text, literal, memory_type};
-use crate::ir::{Access, Base, BufferId, DType, IxExpr, IxId, Literal, OpId, ParamKind, Space, ValueId, ViewId};
+use super::prelude::Snippet;
+use crate::ir::{
+    Access, Base, Buffer, BufferId, DType, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, Space, ValueId, ViewId,
+};
 use crate::pass::access::{Stride, strides};
 use crate::pass::distribute::constant_index;
+use std::collections::BTreeSet;
 
 /// Where an element is: `base[index]`.
 pub struct Place {
@@ -12,6 +16,43 @@ pub struct Place {
     pub base: String,
     /// Number of the element from there.
     pub index: Text,
+}
+
+/// Register tiles with fewer registers than this are not worth narrowing.
+const NARROW_FROM: usize = 24;
+
+/// f32 register tiles of some size whose every element is a widened bf16.
+pub fn narrow_tiles(k: &Kernel) -> BTreeSet<BufferId> {
+    let large = |b: &Buffer| b.distribution.as_ref().is_some_and(|d| d.registers(&b.extents) >= NARROW_FROM);
+    let mut tiles: BTreeSet<BufferId> = (0..k.buffers.len() as u32)
+        .map(BufferId)
+        .filter(|&b| k.buffer(b).space == Space::Frag && k.buffer(b).dtype == DType::F32 && large(k.buffer(b)))
+        .collect();
+    let mut written = BTreeSet::new();
+    for node in &k.ops {
+        if let Op::Store { view, value, .. } = &node.op {
+            let Base::Buffer(b) = k.view(*view).base else { continue };
+            written.insert(b);
+            if widened(k, *value).is_none() {
+                tiles.remove(&b);
+            }
+        } else if let Op::Reduce { dst, .. } | Op::Scan { dst, .. } = &node.op {
+            tiles.remove(dst);
+        }
+    }
+    tiles.retain(|b| written.contains(b));
+    tiles
+}
+
+/// The bf16 a value was converted from.
+pub fn widened(k: &Kernel, value: ValueId) -> Option<ValueId> {
+    let def = k.value(value).def?;
+    if let Op::Cast { x, .. } = &k.op(def).op
+        && k.value(*x).dtype == DType::Bf16
+    {
+        return Some(*x);
+    }
+    None
 }
 
 impl Emitter<'_> {
@@ -198,15 +239,27 @@ impl Emitter<'_> {
         };
         let Some(e) = &self.element else { return Text::element(&name, &Text::number(0)) };
         let count: usize = e.extents.iter().product();
-        let ratio = if elements == 0 { 1 } else { count / elements };
+        let ratio = count.checked_div(elements).unwrap_or(1);
         let index = e.register(ratio, registers, lanes);
         Text::element(&name, &index)
+    }
+
+    /// The value of a register of a tile.
+    pub fn held(&mut self, tile: BufferId, x: Text) -> Text {
+        if !self.narrow.contains(&tile) {
+            return x;
+        }
+        self.need(Snippet::Bf16);
+        // The first reader may convert as it likes; later ones must not find its results still alive.
+        let first = *self.first_read.entry(tile).or_insert(self.phase);
+        Text::call(if first == self.phase { "bf16_to_f32" } else { "widen" }, &[&x])
     }
 
     /// A value read from memory or a register; zero or `other` outside.
     pub fn load(&mut self, op: OpId, view: ViewId, index: &[IxId], other: Option<ValueId>) -> Text {
         if let Some(tile) = self.register_tile(view) {
-            return self.register(tile, view, index);
+            let x = self.register(tile, view, index);
+            return self.held(tile, x);
         }
         let d = self.k.view(view).dtype;
         if d == DType::E2m1 {

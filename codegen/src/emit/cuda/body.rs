@@ -261,7 +261,9 @@ impl Emitter<'_> {
                 if self.collect(id, *value) {
                     return;
                 }
-                let mut x = self.val(*value);
+                let narrow = self.register_tile(*view).filter(|t| self.narrow.contains(t));
+                let stored = narrow.and_then(|_| super::access::widened(k, *value)).unwrap_or(*value);
+                let mut x = self.val(stored);
                 if self.register_tile(*view).is_none() && self.value_type(*value) == DType::Bool {
                     x = Text::cast("u8", &x);
                 }
@@ -409,7 +411,8 @@ impl Emitter<'_> {
         match (&b.distribution, &b.memory) {
             (Some(d), _) if b.space == Space::Frag => {
                 let registers = d.registers(&b.extents).max(1);
-                self.line(format!("{} {name}[{registers}];", register_type(b.dtype)));
+                let dtype = if self.narrow.contains(&buffer) { DType::Bf16 } else { b.dtype };
+                self.line(format!("{} {name}[{registers}];", register_type(dtype)));
             }
             (_, Some(m)) => {
                 let ty = memory_type(b.dtype);

@@ -56,6 +56,11 @@ struct Emitter<'a> {
     index: HashMap<IxVarId, Text>,
     values: HashMap<ValueId, Text>,
     buffers: HashMap<BufferId, String>,
+    /// f32 register tiles that only ever hold widened bf16, kept as bf16.
+    narrow: BTreeSet<BufferId>,
+    /// Number of the tile op being printed, and the first one that read each narrow tile.
+    phase: usize,
+    first_read: HashMap<BufferId, usize>,
     /// Uses of each value: how many, and the block of the only one.
     uses: HashMap<ValueId, (usize, BlockId)>,
     block: BlockId,
@@ -92,6 +97,9 @@ impl<'a> Emitter<'a> {
             index: HashMap::new(),
             values: HashMap::new(),
             buffers: HashMap::new(),
+            narrow: access::narrow_tiles(k),
+            phase: 0,
+            first_read: HashMap::new(),
             uses: body::uses(k),
             block: k.body,
             snippets: BTreeSet::new(),
@@ -166,7 +174,7 @@ impl<'a> Emitter<'a> {
             let mut words = line.split_whitespace();
             let constant = words.next() == Some("const") && matches!(words.next(), Some("int" | "i64" | "bool"));
             let name = words.next().unwrap_or_default();
-            let declared = constant && words.next() == Some("=") && !line.contains('(') | line.contains("const bool");
+            let declared = constant && words.next() == Some("=") && !line.contains("atomic");
             if !declared || keep.iter().any(|l| mentions(l, name)) {
                 keep.push(line);
             }

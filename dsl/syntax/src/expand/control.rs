@@ -157,7 +157,7 @@ impl Rewriter<'_> {
         }
         if let Some(c) = cond.filter(|c| has_let(c)) {
             self.errors.span(c.span(), "`while let` is not a device loop; use `unroll(..)` for host data");
-            return parse_quote!(());
+            return parse_quote!({});
         }
         let (guard, mut body) = (self.fresh("loop", span), body.clone());
         let test = cond.map(|c| {

@@ -254,8 +254,8 @@ impl VisitMut for Rewriter<'_> {
             }
             Expr::Unsafe(_) | Expr::Async(_) | Expr::Await(_) => {
                 self.errors.span(span, "`unsafe`, `async` and `await` are not allowed in a kernel");
-                // What is inside would only give further errors.
-                *e = parse_quote!(());
+                // What is inside would only give further errors. A block, because it may stand without `;`.
+                *e = parse_quote!({});
             }
             Expr::Macro(_) => {}
             _ => visit_mut::visit_expr_mut(self, e),

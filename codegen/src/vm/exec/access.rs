@@ -1,0 +1,346 @@
+//! Loads, stores and atomics: affine ones in bulk, the rest lane by lane.
+
+use super::*;
+
+impl Worker<'_> {
+    pub(super) fn holds(&self, access: &Access, first: i64, last: i64) -> bool {
+        match access.place {
+            Place::Param(p) => self.shared.globals[p].is_some_and(|g| g.holds(access.dtype, first, last)),
+            Place::Tile(t) => memory::tile_holds(&self.tiles[t], access.dtype, first, last),
+        }
+    }
+
+    pub(super) fn name(&self, place: Place) -> &str {
+        match place {
+            Place::Param(p) => &self.shared.kernel.params[p].name,
+            Place::Tile(t) => &self.shared.kernel.buffers[t].name,
+        }
+    }
+
+    pub(super) fn leaves_allocation(&mut self, node: &Node, access: &Access, at: i64) {
+        let name = self.name(access.place).to_string();
+        self.fault(
+            node,
+            "S0108",
+            format!("a view of `{name}` reaches element {at}, which is outside its allocation"),
+            "the extents, strides or offset of the view do not fit what it looks at; check `view_as`, strides and page tables",
+        );
+    }
+
+    /// Prepares the affine form of an access: uniform parts of the address and of each check.
+    pub(super) fn uniform_parts(&mut self, fr: &Lanes, access: &Access) -> (i64, Vec<(i64, i64)>) {
+        let mut u = std::mem::take(&mut self.uniforms);
+        u.clear();
+        u.extend(access.checks.iter().map(|c| (self.scalar(fr, &c.index), self.scalar(fr, &c.extent))));
+        (self.scalar(fr, &access.address), u)
+    }
+
+    /// Calls `f` with each part of the strip, those that exist and those that do not.
+    pub(super) fn affine_parts(
+        &mut self,
+        fr: &Lanes,
+        node: &Node,
+        access: &Access,
+        mut f: impl FnMut(&mut Self, Part),
+    ) {
+        let (base, checks) = self.uniform_parts(fr, access);
+        let inner = fr.rank.wrapping_sub(1);
+        for s in &fr.segs {
+            let (mut lo, mut hi) = (0i64, s.len as i64);
+            for (check, &(index, extent)) in access.checks.iter().zip(&checks) {
+                if self.merged {
+                    break;
+                }
+                let i0 = along(index, &check.index.elem, &s.x);
+                let k = check.index.coef(inner);
+                if k == 0 {
+                    if i0 < 0 || i0 >= extent {
+                        hi = lo;
+                        break;
+                    }
+                } else if k == 1 {
+                    lo = lo.max(i0.saturating_neg());
+                    hi = hi.min(extent.saturating_sub(i0));
+                } else if k > 0 {
+                    lo = lo.max(ceil_div(i0.saturating_neg(), k));
+                    hi = hi.min(ceil_div(extent.saturating_sub(i0), k));
+                } else {
+                    let m = k.saturating_neg();
+                    lo = lo.max(ceil_div(i0.saturating_sub(extent).saturating_add(1), m));
+                    hi = hi.min(i0.div_euclid(m).saturating_add(1));
+                }
+            }
+            let (lo, hi) = (lo.clamp(0, s.len as i64) as usize, hi.clamp(0, s.len as i64) as usize);
+            if lo >= hi {
+                f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
+                continue;
+            }
+            let stride = access.address.coef(inner);
+            let at = along(base, &access.address.elem, &s.x).wrapping_add(stride.wrapping_mul(lo as i64));
+            let last = at.wrapping_add(stride.wrapping_mul((hi - lo) as i64 - 1));
+            if !self.holds(access, at.min(last), at.max(last)) {
+                self.leaves_allocation(node, access, if at < 0 || last < 0 { at.min(last) } else { at.max(last) });
+                f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
+                continue;
+            }
+            if hi - lo < s.len {
+                f(self, Part::Outside { lo: s.lane, hi: s.lane + lo });
+                f(self, Part::Outside { lo: s.lane + hi, hi: s.lane + s.len });
+            }
+            f(self, Part::Inside { lane: s.lane + lo, count: hi - lo, at, stride });
+        }
+        self.uniforms = checks;
+    }
+
+    /// Addresses lane by lane, with everything the sanitizer checks about them.
+    pub(super) fn resolve(&mut self, fr: &Lanes, node: &Node, access: &Access, mask: Mask) -> Resolved {
+        let n = fr.n;
+        let mut valid = mask.and(Mask::first(n));
+        let sanitize = self.shadow.is_some();
+        let mut indices: Vec<Vec<i64>> = vec![];
+        let mut overflow: Option<(usize, usize)> = None;
+        let mut outside: Option<(usize, usize)> = None;
+        for (axis, check) in access.checks.iter().enumerate() {
+            let mut index = self.temp();
+            self.lanes_of(fr, &check.index, &mut index);
+            let mut extents = self.temp();
+            self.lanes_of(fr, &check.extent, &mut extents);
+            for lane in 0..n {
+                let (i, e) = (index[lane], extents[lane]);
+                if i < 0 || i >= e {
+                    let defect = match check.outside {
+                        Outside::Expected => false,
+                        Outside::Tail => i < 0,
+                        Outside::Defect => true,
+                    };
+                    if sanitize && defect && mask.has(lane) && outside.is_none() {
+                        outside = Some((lane, axis));
+                    }
+                    valid.set(lane, false);
+                }
+            }
+            self.temps.push(extents);
+            if sanitize && !self.shared.program.wide && !uses_data(&check.index) {
+                let far = (0..n).find(|&l| mask.has(l) && i32::try_from(index[l]).is_err());
+                overflow = overflow.or(far.map(|lane| (lane, axis)));
+            }
+            if sanitize { indices.push(index) } else { self.temps.push(index) }
+        }
+        let mut address = self.temp();
+        self.lanes_of(fr, &access.address, &mut address);
+        for (lane, &at) in address[..n].iter().enumerate() {
+            if valid.has(lane) && !self.holds(access, at, at) {
+                self.leaves_allocation(node, access, at);
+                valid.set(lane, false);
+            }
+        }
+        if sanitize {
+            self.check_indices(fr, node, access, mask.and(valid), &indices, &address, outside);
+            if let Some((lane, axis)) = overflow {
+                let name = self.name(access.place).to_string();
+                let i = indices[axis][lane];
+                let d = Diagnostic::error(
+                    self.shared.kernel,
+                    node.span,
+                    "S0106",
+                    format!("index overflow: {i} on axis {axis} of `{name}` does not fit 32 bits"),
+                )
+                .label(format!("computed{}", where_text(self.iteration(fr, lane))))
+                .help("build the kernel with wide indices");
+                self.find("S0106", node, node, d);
+            }
+            self.temps.append(&mut indices);
+        }
+        Resolved { address, valid }
+    }
+
+    pub(super) fn done(&mut self, r: Resolved) {
+        self.temps.push(r.address);
+    }
+
+    pub(super) fn load<T: Lane>(
+        &mut self,
+        fr: &mut Lanes,
+        node: &Node,
+        access: &Access,
+        dst: Reg,
+        other: Option<Reg>,
+        mask: Mask,
+    ) {
+        let mut out = std::mem::take(&mut T::regs_mut(&mut fr.regs)[dst.slot]);
+        let n = fr.n;
+        if access.affine && self.shadow.is_none() {
+            let others = other.map(|r| &T::regs(&fr.regs)[r.slot]);
+            let mut bytes = std::mem::take(&mut self.bytes);
+            self.affine_parts(fr, node, access, |w, part| match part {
+                Part::Outside { lo, hi } => match others {
+                    Some(o) => out[lo..hi].copy_from_slice(&o[lo..hi]),
+                    None => out[lo..hi].fill(T::default()),
+                },
+                Part::Inside { lane, count, at, stride } => {
+                    let side = w.side(access.place);
+                    memory::read(&side, access.dtype, at, stride, &mut out[lane..lane + count], &mut bytes);
+                }
+            });
+            self.bytes = bytes;
+        } else {
+            let r = self.resolve(fr, node, access, mask);
+            self.touch(fr, node, access, &r, mask, Kind::Read);
+            let side = self.side(access.place);
+            let others = other.map(|r| &T::regs(&fr.regs)[r.slot]);
+            match (&side, access.dtype) {
+                (Side::Tile(t), _) if T::tile(t).is_some() => {
+                    let v = T::tile(t).unwrap_or(&[]);
+                    for lane in 0..n {
+                        out[lane] = if r.valid.has(lane) {
+                            v[r.address[lane] as usize]
+                        } else {
+                            others.map_or(T::default(), |o| o[lane])
+                        };
+                    }
+                }
+                _ => {
+                    let mut bytes = vec![];
+                    for lane in 0..n {
+                        if r.valid.has(lane) {
+                            memory::read(&side, access.dtype, r.address[lane], 0, &mut out[lane..lane + 1], &mut bytes);
+                        } else {
+                            out[lane] = others.map_or(T::default(), |o| o[lane]);
+                        }
+                    }
+                }
+            }
+            self.done(r);
+        }
+        T::regs_mut(&mut fr.regs)[dst.slot] = out;
+    }
+
+    pub(super) fn side(&self, place: Place) -> Side<'_> {
+        match place {
+            Place::Param(p) => match self.shared.globals[p] {
+                Some(g) => Side::Global(g),
+                None => Side::Tile(&Tile::None),
+            },
+            Place::Tile(t) => Side::Tile(&self.tiles[t]),
+        }
+    }
+
+    pub(super) fn write<T: Lane>(&mut self, access: &Access, at: i64, stride: i64, x: &[T]) {
+        match access.place {
+            Place::Param(p) => {
+                if let Some(g) = self.shared.globals[p] {
+                    memory::write_global(&g, access.dtype, at, stride, x, &mut self.bytes);
+                }
+            }
+            Place::Tile(t) => memory::write_tile(&mut self.tiles[t], access.dtype, at, stride, x),
+        }
+    }
+
+    pub(super) fn store<T: Lane>(&mut self, fr: &Lanes, node: &Node, access: &Access, src: Reg, mask: Mask) {
+        let x = &T::regs(&fr.regs)[src.slot];
+        let backwards = !matches!(self.shared.order, crate::vm::BlockOrder::Forward);
+        if access.affine && self.shadow.is_none() {
+            let full = mask == Mask::first(fr.n);
+            self.affine_parts(fr, node, access, |w, part| {
+                let Part::Inside { lane, count, at, stride } = part else { return };
+                let mut part = |lo: usize, hi: usize| {
+                    let first = at + stride * (lo - lane) as i64;
+                    if stride == 0 && backwards {
+                        // The last of the lanes in the order asked for is the first one.
+                        w.write(access, first, 0, &x[lo..lo + 1]);
+                    } else {
+                        w.write(access, first, stride, &x[lo..hi]);
+                    }
+                };
+                if full { part(lane, lane + count) } else { mask.runs(lane, lane + count, part) }
+            });
+            return;
+        }
+        let r = self.resolve(fr, node, access, mask);
+        self.touch(fr, node, access, &r, mask, Kind::Write);
+        for k in 0..fr.n {
+            let lane = if backwards { fr.n - 1 - k } else { k };
+            if mask.has(lane) && r.valid.has(lane) {
+                self.write(access, r.address[lane], 0, &x[lane..lane + 1]);
+            }
+        }
+        self.done(r);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the op's operands")]
+    pub(super) fn atomic(
+        &mut self,
+        fr: &mut Lanes,
+        node: &Node,
+        op: AtomicOp,
+        access: &Access,
+        dst: Option<Reg>,
+        src: Reg,
+        mask: Mask,
+    ) {
+        let r = self.resolve(fr, node, access, mask);
+        self.touch(fr, node, access, &r, mask, Kind::Atomic);
+        let n = fr.n;
+        let backwards = !matches!(self.shared.order, crate::vm::BlockOrder::Forward);
+        let unsigned = access.dtype == DType::U32;
+        let apply = move |old: i32, v: i32| match op {
+            AtomicOp::Add => old.wrapping_add(v),
+            AtomicOp::Max if unsigned => (old as u32).max(v as u32) as i32,
+            AtomicOp::Max => old.max(v),
+            AtomicOp::Min if unsigned => (old as u32).min(v as u32) as i32,
+            AtomicOp::Min => old.min(v),
+            AtomicOp::Or => old | v,
+        };
+        let mut old = dst.map(|d| (d.slot, std::mem::take(&mut fr.regs.i[d.slot])));
+        if src.class == Class::I && access.dtype.bits() == 32 {
+            let x = &fr.regs.i[src.slot];
+            for k in 0..n {
+                let lane = if backwards { n - 1 - k } else { k };
+                let mut before = 0;
+                if mask.has(lane) && r.valid.has(lane) {
+                    let at = r.address[lane] as usize;
+                    before = match access.place {
+                        Place::Param(p) => match self.shared.globals[p] {
+                            Some(g) if (g.offset * 8 + at * 32) % 64 <= 32 => {
+                                g.memory
+                                    .update_bits(g.offset * 8 + at * 32, 32, |o| apply(o as i32, x[lane]) as u32 as u64)
+                                    as i32
+                            }
+                            _ => {
+                                let what = "an atomic update of an element that is not aligned to its size".to_string();
+                                self.fault(node, "S0108", what, "align the view to 4 bytes");
+                                0
+                            }
+                        },
+                        Place::Tile(t) => {
+                            let mut b = [0i32];
+                            memory::read(&Side::Tile(&self.tiles[t]), access.dtype, at as i64, 0, &mut b, &mut vec![]);
+                            memory::write_tile(&mut self.tiles[t], access.dtype, at as i64, 0, &[apply(b[0], x[lane])]);
+                            b[0]
+                        }
+                    };
+                }
+                if let Some((_, o)) = &mut old {
+                    o[lane] = before;
+                }
+            }
+        }
+        if let Some((slot, o)) = old {
+            fr.regs.i[slot] = o;
+        }
+        self.done(r);
+    }
+}
+
+fn ceil_div(a: i64, b: i64) -> i64 {
+    a.div_euclid(b) + (a.rem_euclid(b) != 0) as i64
+}
+
+/// Whether an index comes from data, which may be any number in a checked access.
+fn uses_data(ix: &Ix) -> bool {
+    ix.uniform.iter().chain(&ix.lanes).any(|(_, a)| match a {
+        Atom::Data(..) => true,
+        Atom::Env(_) | Atom::Elem(_) | Atom::Lane(_) => false,
+        Atom::Mul(p) | Atom::Div(p) | Atom::Mod(p) | Atom::Min(p) | Atom::Max(p) => uses_data(&p.0) || uses_data(&p.1),
+    })
+}

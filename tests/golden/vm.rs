@@ -1,0 +1,105 @@
+//! Runs an operator's plan in the tile VM: the shortest way from a problem on the host to outputs on the host.
+
+use kiln_codegen::abi::{Arg, TensorView};
+use kiln_codegen::host_memory::HostMemory;
+use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::ir::DType;
+use kiln_codegen::spec::{BuildRequest, Case, Configs, Fill, OpSpec, Params, Problem, TensorSpec};
+use kiln_codegen::vm::{self, Options};
+use kiln_codegen::{bind, compile, diag};
+use kiln_kernels::numeric::Tensors;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn text(diagnostics: &[diag::Diagnostic]) -> String {
+    let line = |d: &diag::Diagnostic| {
+        let notes: Vec<_> = d.notes.iter().map(|n| n.0.as_str()).collect();
+        format!("{} {} ({}:{}) {} {}", d.code, d.message, d.span.file, d.span.line, d.label, notes.join("; "))
+    };
+    diagnostics.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Outputs by name, or what went wrong; findings of the sanitizer count as wrong.
+pub fn run(
+    op: &dyn OpSpec,
+    inputs: &Tensors,
+    params: &Params,
+    configs: &dyn Configs,
+    options: &Options,
+) -> Result<Tensors, String> {
+    let spec = |(n, t): (&String, &HostTensor)| {
+        (n.clone(), TensorSpec { name: n.clone(), dtype: t.dtype, shape: t.shape.clone() })
+    };
+    let specs: BTreeMap<_, _> = inputs.iter().map(spec).collect();
+    let outputs = op.outputs(&specs, params).map_err(|e| e.to_string())?;
+    let mut problem = Problem { tensors: BTreeMap::new(), params: params.clone() };
+    for (name, t) in inputs {
+        let memory = Arc::new(HostMemory::from_bytes(&t.data));
+        problem.tensors.insert(name.clone(), TensorView::contiguous(t.dtype, &t.shape, memory));
+    }
+    for t in &outputs {
+        // Filled with ones so that an element nobody writes shows.
+        let bytes = vec![0xff; t.dtype.bytes(t.shape.iter().product())];
+        let memory = Arc::new(HostMemory::from_bytes(&bytes));
+        problem.tensors.insert(t.name.clone(), TensorView::contiguous(t.dtype, &t.shape, memory));
+    }
+    let plan = op.plan(&problem, configs).map_err(|e| e.to_string())?;
+    for step in &plan.steps {
+        launch(step.kernel.as_ref(), &step.config, &step.args, options)?;
+    }
+    let read = |t: &TensorSpec| {
+        let bytes = problem.tensors[&t.name].memory.host().map(HostMemory::to_bytes).unwrap_or_default();
+        (t.name.clone(), HostTensor { dtype: t.dtype, shape: t.shape.clone(), data: bytes })
+    };
+    Ok(outputs.iter().map(read).collect())
+}
+
+fn launch(
+    def: &dyn kiln_codegen::spec::KernelDef,
+    config: &kiln_codegen::tune::Config,
+    args: &[Arg],
+    options: &Options,
+) -> Result<(), String> {
+    let bound = bind::bind(def, config, args).map_err(|e| e.to_string())?;
+    let request: &BuildRequest = &bound.request;
+    let built = compile::build(def, request).map_err(|d| text(&d))?;
+    let syms = bind::sym_values(&built.kernel, &bound.dims, args);
+    let report = vm::run(&built.kernel, &built.facts, &syms, args, options).map_err(|d| text(&d))?;
+    if report.findings.is_empty() { Ok(()) } else { Err(text(&report.findings)) }
+}
+
+/// Inputs of a declared case, filled from a fixed seed.
+pub fn fill(case: &Case) -> Tensors {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state ^ (state >> 31)
+    };
+    let mut inputs = Tensors::new();
+    for input in &case.inputs {
+        let (dtype, shape) = (input.tensor.dtype, &input.tensor.shape);
+        let n: usize = shape.iter().product();
+        let mut uniform = || (next() >> 11) as f64 / (1u64 << 53) as f64;
+        let values: Vec<f64> = match &input.fill {
+            Fill::Normal(s) => (0..n)
+                .map(|_| {
+                    let (u, v) = (1.0 - uniform(), uniform());
+                    s * (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+                })
+                .collect(),
+            Fill::Uniform(lo, hi) => (0..n).map(|_| lo + uniform() * (hi - lo)).collect(),
+            Fill::Constant(x) => vec![*x; n],
+            Fill::Values(v) => v.clone(),
+            Fill::Bits => vec![],
+        };
+        let mut tensor = HostTensor::from_f64(dtype, shape, &values);
+        if input.fill == Fill::Bits {
+            tensor.data.iter_mut().for_each(|b| *b = next() as u8);
+            if dtype == DType::Bool {
+                tensor.data.iter_mut().for_each(|b| *b &= 1);
+            }
+        }
+        inputs.insert(input.tensor.name.clone(), tensor);
+    }
+    inputs
+}

@@ -1,0 +1,97 @@
+//! Every operator in the tile VM: golden cases, and the declared cases against the operator's own reference.
+
+#![allow(clippy::print_stdout, reason = "skipped cases are named in the test's output")]
+
+#[path = "golden/cases.rs"]
+mod cases;
+#[path = "golden/vm.rs"]
+mod device;
+
+use kiln_codegen::spec::{Configs, DefaultConfigs, HostProblem, KernelDef};
+use kiln_codegen::tune::{Config, ConfigValue};
+use kiln_codegen::vm::Options;
+use kiln_kernels::numeric::{Comparison, Metric, judge};
+use std::collections::BTreeMap;
+
+const SANITIZE: Options = Options { sanitize: true, threads: None, order: kiln_codegen::vm::BlockOrder::Forward };
+
+#[test]
+fn golden_cases_pass_under_the_sanitizer() {
+    let registry = kiln_kernels::registry();
+    let (mut passed, mut skipped, mut failures) = (0, BTreeMap::<String, usize>::new(), vec![]);
+    for case in cases::load() {
+        let Some(op) = registry.iter().find(|op| op.info().name == case.op) else {
+            *skipped.entry(case.op.clone()).or_default() += 1;
+            continue;
+        };
+        match device::run(op.as_ref(), &case.inputs, &case.params, &DefaultConfigs, &SANITIZE) {
+            Err(e) => failures.push(format!("{}: {e}", case.id)),
+            Ok(got) => {
+                for (name, metric) in &case.outputs {
+                    let c = Comparison { case: &case.all, got: &got, params: &case.params };
+                    let v = judge(name, metric, &c);
+                    if !v.ok {
+                        failures.push(format!("{} {name}: {} {:.3e}: {}", case.id, v.metric, v.value, v.reason));
+                    }
+                }
+            }
+        }
+        passed += 1;
+    }
+    // Cases of operators that do not exist yet are named, so that a typo in a name cannot hide them.
+    println!("{passed} cases run; skipped, because no operator has that name: {skipped:?}");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(passed >= 23);
+}
+
+/// The default with one field changed, if the kernel has that field.
+#[derive(Debug)]
+struct Changed(String, ConfigValue);
+impl Configs for Changed {
+    fn choose(&self, kernel: &dyn KernelDef, _: &BTreeMap<String, usize>) -> Config {
+        let mut config = kernel.space().default_config();
+        if config.0.contains_key(&self.0) {
+            config.0.insert(self.0.clone(), self.1.clone());
+        }
+        config
+    }
+}
+
+#[test]
+fn declared_cases_equal_the_reference_with_every_config_value() {
+    let mut failures = vec![];
+    for op in kiln_kernels::registry() {
+        let name = op.info().name;
+        let mut configs: Vec<Box<dyn Configs>> = vec![Box::new(DefaultConfigs)];
+        for axis in op.kernels().first().map(|k| k.space().axes).unwrap_or_default() {
+            let others = axis.values.iter().enumerate().filter(|(i, _)| *i != axis.default);
+            configs.extend(others.map(|(_, v)| Box::new(Changed(axis.name.clone(), v.clone())) as Box<dyn Configs>));
+        }
+        for case in op.cases() {
+            let inputs = device::fill(&case);
+            let problem = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
+            let want = op.reference(&problem).unwrap_or_else(|e| panic!("{e}"));
+            let mut all = inputs.clone();
+            all.extend(want);
+            for (i, config) in configs.iter().enumerate() {
+                let options = if i == 0 { SANITIZE } else { Options::default() };
+                let got = match device::run(op.as_ref(), &inputs, &case.params, config.as_ref(), &options) {
+                    Ok(got) => got,
+                    Err(e) => {
+                        failures.push(format!("{name} {} config {i}: {e}", case.id));
+                        continue;
+                    }
+                };
+                for output in got.keys() {
+                    let metric = Metric::from(op.tolerance(output, &case.params));
+                    let c = Comparison { case: &all, got: &got, params: &case.params };
+                    let v = judge(output, &metric, &c);
+                    if !v.ok {
+                        failures.push(format!("{name} {} {output} config {i}: {:.3e}: {}", case.id, v.value, v.reason));
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
