@@ -236,3 +236,27 @@ fn parse_lines(text: &str) -> HashMap<u32, u32> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of the functions a snippet declares for kernels; those with a number of registers in their names are its own.
+    fn functions(snippet: &str) -> Vec<&str> {
+        let name = |head: &'static str| {
+            snippet.lines().filter_map(move |l| l.split_once(head)?.1.split('(').next()?.split_whitespace().last())
+        };
+        let own = |n: &&str| !n.starts_with("ld_global_v") && !n.ends_with("_x2");
+        let mut all: Vec<&str> = name("DEV ").filter(own).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn replaced_snippets_declare_the_same_functions() {
+        for (device, host) in REPLACED {
+            assert_eq!(functions(device), functions(host));
+        }
+    }
+}
