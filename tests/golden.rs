@@ -6,8 +6,9 @@
 #[path = "golden/cases.rs"]
 mod cases;
 
-use cases::{Golden, disturbed, load};
+use cases::{Golden, load};
 use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::ir::DType;
 use kiln_codegen::spec::HostProblem;
 use kiln_kernels::numeric::{Comparison, Metric, Tensors, judge};
 use std::collections::BTreeMap;
@@ -40,6 +41,22 @@ fn answer_nan_rows(got: &mut Tensors, name: &str) {
         indices.data[row * row_bytes..][..marker.data.len()].copy_from_slice(&marker.data);
     }
     got.insert(name.into(), indices);
+}
+
+/// A copy of `t` with element `at` moved far away.
+fn disturbed(t: &HostTensor, at: usize) -> HostTensor {
+    let mut t = t.clone();
+    let size = t.dtype.bytes(1);
+    let old = t.to_f64()[at];
+    let new = match t.dtype {
+        DType::Bool => 1.0 - old,
+        // Far beyond any tolerance, and no value the format rounds back.
+        _ if old == 0.0 || !old.is_finite() => 7.0,
+        _ => old * -3.0,
+    };
+    let moved = HostTensor::from_f64(t.dtype, &[1], &[new]);
+    t.data[at * size..(at + 1) * size].copy_from_slice(&moved.data);
+    t
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Every operator in the tile VM: golden cases, and the declared cases against the operator's own reference.
 
+#![allow(clippy::print_stdout, reason = "skipped cases are named in the test's output")]
+
 #[path = "golden/cases.rs"]
 mod cases;
 #[path = "golden/vm.rs"]

@@ -2,8 +2,6 @@
 //!
 //! A second reader beside the command line's, on purpose small: it trusts the committed folder and panics on surprises.
 
-use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{ParamValue, Params};
 use kiln_kernels::numeric::{Metric, Tensors};
 use kiln_model::checkpoint::safetensors::SafeTensors;
@@ -83,20 +81,4 @@ fn metric(tolerance: &Value) -> Metric {
         find(field).and_then(Value::as_str).map(String::from)
     })
     .expect("a known metric")
-}
-
-/// A copy of `t` with element `at` moved far away.
-pub fn disturbed(t: &HostTensor, at: usize) -> HostTensor {
-    let mut t = t.clone();
-    let size = t.dtype.bytes(1);
-    let old = t.to_f64()[at];
-    let new = match t.dtype {
-        DType::Bool => 1.0 - old,
-        // Far beyond any tolerance, and no value the format rounds back.
-        _ if old == 0.0 || !old.is_finite() => 7.0,
-        _ => old * -3.0,
-    };
-    let moved = HostTensor::from_f64(t.dtype, &[1], &[new]);
-    t.data[at * size..(at + 1) * size].copy_from_slice(&moved.data);
-    t
 }

@@ -160,10 +160,10 @@ fn loop_tiles(
             uniform.insert(tile);
             return;
         }
+        let writes = matches!(op, Op::Store { .. });
+        let atomic = matches!(op, Op::Atomic { .. });
         match relation(k, vars, &node.extents, view, index, tile) {
-            Some(r) if !matches!(op, Op::Atomic { .. }) && !(matches!(op, Op::Store { .. }) && r != Relation::Same) => {
-                node.tiles.push((tile, r));
-            }
+            Some(r) if !atomic && (!writes || r == Relation::Same) => node.tiles.push((tile, r)),
             Some(_) | None => drop(shared.insert(tile)),
         }
     });
@@ -341,12 +341,12 @@ fn solve(
                 (Some(_), Some(_)) | (None, _) => return Err(*b),
             }
         }
-        if !maps.contains_key(&c) {
+        maps.entry(c).or_insert_with(|| {
             let members: Vec<&Node> =
                 nodes.iter().enumerate().filter(|(i, _)| class[*i] == c).map(|(_, n)| n).collect();
             let vec = choose_vec(k, ranges, &members);
-            maps.insert(c, Map::flat(count(members[0]), vec, threads));
-        }
+            Map::flat(count(members[0]), vec, threads)
+        });
         done.insert(c);
     }
     // Tiles that only reductions write and nothing reads at equal positions: derived, but in no loop's class.

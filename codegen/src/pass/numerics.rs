@@ -38,7 +38,7 @@ pub fn ordered(op: ReduceOp, dtype: DType) -> bool {
 /// Lanes for a row of `n` elements: as many consecutive elements a lane as vector accesses like, one warp or less if
 /// that covers the row, else the whole block.
 pub fn lanes_of(n: usize, warps: usize) -> Order {
-    let per_lane = [8, 4, 2].into_iter().find(|p| n > 0 && n % p == 0).unwrap_or(1);
+    let per_lane = [8, 4, 2].into_iter().find(|&p| n > 0 && n.is_multiple_of(p)).unwrap_or(1);
     let units = n.div_ceil(per_lane).max(1);
     let lanes = if units <= 32 { units.next_power_of_two() } else { warps * 32 };
     Order { lanes, per_lane, tree: Tree::AdjacentPairs }

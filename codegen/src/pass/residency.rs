@@ -29,7 +29,8 @@ impl Map {
 
     /// True if the position of an element depends on its flat number only: no row is padded.
     fn is_flat(&self, count: usize) -> bool {
-        let whole = self.lanes == self.threads && (self.inner == count || self.inner % (self.vec * self.threads) == 0);
+        let whole =
+            self.lanes == self.threads && (self.inner == count || self.inner.is_multiple_of(self.vec * self.threads));
         !self.replicated && (whole || self.inner == self.vec * self.lanes)
     }
 
@@ -55,10 +56,10 @@ impl Map {
         }
         // Whole rows over the block keep the row index uniform, which is the cheapest to compute.
         let block = self.vec * self.threads;
-        if let Some(s) = (0..rank).rev().find(|&s| inner(s) % block == 0) {
+        if let Some(s) = (0..rank).rev().find(|&s| inner(s).is_multiple_of(block)) {
             return Some(make(s, self.threads));
         }
-        let group = |n: usize| n % self.vec == 0 && self.threads % (n / self.vec) == 0;
+        let group = |n: usize| n.is_multiple_of(self.vec) && self.threads.is_multiple_of(n / self.vec);
         match (0..rank).rev().find(|&s| inner(s) > self.vec && group(inner(s))) {
             Some(s) => Some(make(s, inner(s) / self.vec)),
             None => Some(make(0, self.threads)),
@@ -76,15 +77,15 @@ impl Map {
             return copy(self.lanes);
         }
         if self.is_flat(count) {
-            if k % (self.vec * self.threads) == 0 {
+            if k.is_multiple_of(self.vec * self.threads) {
                 return copy(self.threads);
             }
-            if k % self.vec == 0 && self.threads % (k / self.vec) == 0 {
+            if k.is_multiple_of(self.vec) && self.threads.is_multiple_of(k / self.vec) {
                 return copy(k / self.vec);
             }
             return None;
         }
-        if self.lanes == self.threads && k % self.inner == 0 { copy(self.threads) } else { None }
+        if self.lanes == self.threads && k.is_multiple_of(self.inner) { copy(self.threads) } else { None }
     }
 }
 

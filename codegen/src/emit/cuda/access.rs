@@ -239,7 +239,7 @@ impl Emitter<'_> {
         };
         let Some(e) = &self.element else { return Text::element(&name, &Text::number(0)) };
         let count: usize = e.extents.iter().product();
-        let ratio = if elements == 0 { 1 } else { count / elements };
+        let ratio = count.checked_div(elements).unwrap_or(1);
         let index = e.register(ratio, registers, lanes);
         Text::element(&name, &index)
     }

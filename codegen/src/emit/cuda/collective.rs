@@ -132,7 +132,7 @@ impl Emitter<'_> {
         }
         let unit = Text::add(&Text::mul(&s, &Text::number(dist.lanes as i64)), lane);
         let at = Text::mul(&unit, &Text::number(vec as i64));
-        let padded = n % (vec * dist.lanes) != 0;
+        let padded = !n.is_multiple_of(vec * dist.lanes);
         let tile = self.register_tile(src);
         let missing_row = tile.is_none() && outer % dist.groups() != 0;
         let mut condition = padded.then(|| Text::less(&at, &Text::number(n as i64)));
@@ -189,7 +189,7 @@ impl Emitter<'_> {
     /// A stored element in the accumulator's type.
     fn lift(&mut self, d: DType, x: Text, register: bool) -> Text {
         if d.is_float() {
-            self.to_f32(d, x)
+            self.lift_f32(d, x)
         } else if d == DType::Bool && !register {
             compare_text(crate::ir::CmpOp::Ne, &x, &Text::number(0))
         } else {
@@ -239,7 +239,7 @@ impl Emitter<'_> {
         outer: usize,
         groups: usize,
     ) {
-        let x = if d.is_float() { self.from_f32(d, x) } else { x };
+        let x = if d.is_float() { self.lower_f32(d, x) } else { x };
         let name = self.buffer(dst);
         if self.k.buffer(dst).space == Space::Frag {
             let single = self
@@ -256,7 +256,7 @@ impl Emitter<'_> {
         if !lane.is_zero() {
             condition = Some(compare_text(crate::ir::CmpOp::Eq, lane, &Text::number(0)));
         }
-        if outer % groups != 0 {
+        if !outer.is_multiple_of(groups) {
             let c = Text::less(out, &Text::number(outer as i64));
             condition = Some(condition.map_or(c.clone(), |p| Text::both(&p, &c)));
         }
@@ -310,7 +310,7 @@ impl Emitter<'_> {
         let line = self.fold(op, d, &acc, &x);
         self.line(line);
         self.close();
-        let x = if d.is_float() { self.from_f32(d, Text::name(acc)) } else { Text::name(acc) };
+        let x = if d.is_float() { self.lower_f32(d, Text::name(acc)) } else { Text::name(acc) };
         let name = self.buffer(dst);
         self.line(format!("{name}[{c}] = {};", x.s));
         self.close();
@@ -342,7 +342,7 @@ impl Emitter<'_> {
         self.line(format!("{} {acc} = {};", register_type(a), start.s));
         let name = acc.clone();
         let fold = move |e: &mut Emitter<'_>, x: Text| {
-            let x = if d.is_float() { e.to_f32(d, x) } else { x };
+            let x = if d.is_float() { e.lift_f32(d, x) } else { x };
             e.fold(op, d, &name, &x)
         };
         let l = ElementLoop {
@@ -365,7 +365,7 @@ impl Emitter<'_> {
             self.line("__syncthreads();  // partial results of all warps");
             x = Text::name(format!("reduce_warps<{f}, {}>({partials})", self.k.warps));
         }
-        let x = if d.is_float() { self.from_f32(d, x) } else { x };
+        let x = if d.is_float() { self.lower_f32(d, x) } else { x };
         let name = self.names.declare("t");
         self.line(format!("const {} {name} = {};", register_type(d), x.s));
         self.values.insert(result, Text::name(name));

@@ -238,7 +238,7 @@ impl Emitter<'_> {
     }
 
     /// A float of any width as f32.
-    pub fn to_f32(&mut self, d: DType, x: Text) -> Text {
+    pub fn lift_f32(&mut self, d: DType, x: Text) -> Text {
         let (f, s) = match d {
             DType::Bf16 => ("bf16_to_f32", Snippet::Bf16),
             DType::F16 => ("f16_to_f32", Snippet::F16),
@@ -255,7 +255,7 @@ impl Emitter<'_> {
     }
 
     /// f32 as a float of any width or as an integer.
-    pub fn from_f32(&mut self, d: DType, x: Text) -> Text {
+    pub fn lower_f32(&mut self, d: DType, x: Text) -> Text {
         let (f, s) = match d {
             DType::Bf16 => ("f32_to_bf16", Snippet::Bf16),
             DType::F16 => ("f32_to_f16", Snippet::F16),
@@ -282,8 +282,8 @@ impl Emitter<'_> {
         if from == to {
             x
         } else if from.is_float() || to.is_float() {
-            let f = self.to_f32(from, x);
-            self.from_f32(to, f)
+            let f = self.lift_f32(from, x);
+            self.lower_f32(to, f)
         } else if to == DType::Bool {
             Text::binary(&x, "!=", &Text::number(0), EQUAL)
         } else {
@@ -305,7 +305,7 @@ impl Emitter<'_> {
     /// `op(x)`.
     pub fn unary(&mut self, d: DType, op: UnaryOp, x: Text) -> Text {
         if d.is_float() {
-            let f = self.to_f32(d, x);
+            let f = self.lift_f32(d, x);
             let r = match op {
                 UnaryOp::Neg => Text::of(format!("-{}", f.at(PRIMARY)), UNARY),
                 UnaryOp::Abs => Text::call("fabsf", &[&f]),
@@ -320,7 +320,7 @@ impl Emitter<'_> {
                 UnaryOp::Ceil => Text::call("ceilf", &[&f]),
                 UnaryOp::Not => f,
             };
-            return self.from_f32(d, r);
+            return self.lower_f32(d, r);
         }
         let zero = literal(Literal { dtype: d, bits: 0 });
         match op {
@@ -353,7 +353,7 @@ impl Emitter<'_> {
     /// `a op b`.
     pub fn binary(&mut self, d: DType, op: BinaryOp, a: Text, b: Text) -> Text {
         if d.is_float() {
-            let (x, y) = (self.to_f32(d, a), self.to_f32(d, b));
+            let (x, y) = (self.lift_f32(d, a), self.lift_f32(d, b));
             let r = match op {
                 BinaryOp::Add => Text::binary(&x, "+", &y, ADD),
                 BinaryOp::Sub => Text::binary(&x, "-", &y, ADD),
@@ -363,7 +363,7 @@ impl Emitter<'_> {
                 BinaryOp::Max => Text::call("fmaxf", &[&x, &y]),
                 BinaryOp::Rem | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => x,
             };
-            return self.from_f32(d, r);
+            return self.lower_f32(d, r);
         }
         let signed = matches!(d, DType::I32 | DType::I64);
         let small = matches!(d, DType::I8 | DType::U8);
@@ -414,7 +414,7 @@ impl Emitter<'_> {
 
     /// `a op b` as a truth value.
     pub fn compare(&mut self, d: DType, op: CmpOp, a: Text, b: Text) -> Text {
-        let (x, y) = if d.is_float() { (self.to_f32(d, a), self.to_f32(d, b)) } else { (a, b) };
+        let (x, y) = if d.is_float() { (self.lift_f32(d, a), self.lift_f32(d, b)) } else { (a, b) };
         compare_text(op, &x, &y)
     }
 }

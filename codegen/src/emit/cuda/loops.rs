@@ -3,7 +3,7 @@
 use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
-use crate::ir::{Base, BlockId, BufferId, DType, Distribution, IxVarId, Op, OpId, ValueId, ViewId};
+use crate::ir::{BlockId, BufferId, DType, Distribution, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
 use crate::pass::walk;
@@ -77,8 +77,11 @@ impl Element {
         if ratio <= 1 {
             return Text::add(&Text::mul(&flat(self), &Text::number(self.vec as i64)), &self.lane);
         }
-        let q =
-            if ratio % self.inner == 0 { ratio / self.inner * self.steps } else { (ratio / (self.vec * lanes)).max(1) };
+        let q = if ratio.is_multiple_of(self.inner) {
+            ratio / self.inner * self.steps
+        } else {
+            (ratio / (self.vec * lanes)).max(1)
+        };
         let whole_rounds = q % self.steps == 0 && self.steps > 1;
         match q {
             1 => flat(self),
@@ -91,6 +94,9 @@ impl Element {
     }
 }
 
+/// Statement that folds a value into an accumulator.
+pub type Fold<'t> = &'t dyn Fn(&mut Emitter<'_>, Text) -> String;
+
 /// Body of a loop and what is added after each element.
 pub struct ElementLoop<'t> {
     pub vars: &'t [IxVarId],
@@ -100,7 +106,7 @@ pub struct ElementLoop<'t> {
     /// One row for all groups of lanes, each doing the whole of it.
     pub redundant: bool,
     /// Folds a value into an accumulator: the value and the statement around it.
-    pub fold: Option<(ValueId, &'t dyn Fn(&mut Emitter<'_>, Text) -> String)>,
+    pub fold: Option<(ValueId, Fold<'t>)>,
 }
 
 impl Emitter<'_> {
@@ -182,7 +188,7 @@ impl Emitter<'_> {
             let unit = Text::add(&Text::mul(&step, &Text::number(d.lanes as i64)), &lane);
             let at = Text::mul(&unit, &Text::number(d.vec as i64));
             let named = self.decode("at", &at, l.vars, l.extents, d.split_axis..rank);
-            if inner % (d.vec * d.lanes) != 0 {
+            if !inner.is_multiple_of(d.vec * d.lanes) {
                 conditions.push(Text::less(&named, &Text::number(inner as i64)));
             }
         }
@@ -291,7 +297,8 @@ impl Emitter<'_> {
         let body = self.k.block(l.body);
         let lanes = Lanes::new(self.k, &self.ranges, l.vars, l.extents, body, l.distribution.vec);
         let mut forms = HashMap::new();
-        let mut order: Vec<(OpId, Base, bool, bool)> = vec![];
+        // Accesses in program order: which, to what, whether it writes, whether it is directly in the body.
+        let mut order = vec![];
         walk(self.k, body, &mut |id, op| {
             if let Some((view, _)) = element_access(op)
                 && self.register_tile(view).is_none()
@@ -424,7 +431,7 @@ impl Emitter<'_> {
             let wish = format!("{}_n", self.base_name(view));
             let packed = self.names.declare(&wish);
             let ty = memory_type(d);
-            self.from_f32(d, Text::name("0.0f"));
+            self.lower_f32(d, Text::name("0.0f"));
             self.line(format!("alignas(16) {ty} {packed}[{vec}];"));
             self.line(format!("f32_to_{ty}({packed}, {source});"));
             source = packed;
