@@ -65,6 +65,7 @@ pub(crate) fn nested(op: &Op) -> Vec<crate::ir::BlockId> {
         | Op::For { body, .. }
         | Op::Loop { body } => vec![*body],
         Op::If { then, els, .. } => vec![*then, *els],
+        Op::Gemm { scales, .. } => scales.iter().flatten().map(|s| s.body).collect(),
         Op::Const { .. }
         | Op::IndexValue { .. }
         | Op::Unary { .. }

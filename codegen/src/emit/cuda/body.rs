@@ -73,6 +73,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                 }
                 Op::Spread { lo, hi, .. } | Op::For { lo, hi, .. } => ix(&[*lo, *hi], &mut used),
                 Op::ReduceRegion { value, body, .. } => nested.push((*value, *body)),
+                Op::Gemm { scales, .. } => nested.extend(scales.iter().flatten().map(|s| (s.value, s.body))),
                 Op::FindFirst { cond, body, .. } => nested.push((*cond, *body)),
                 Op::If { cond, then, els, results } => {
                     used.push(*cond);
@@ -323,7 +324,8 @@ impl Emitter<'_> {
                 self.find_first(*var, *extent, *body, *cond, *result);
             }
 
-            Op::For { var, lo, hi, body } => {
+            Op::Gemm { .. } => self.unsupported(id, "`gemm`", "not supported yet on this target"),
+            Op::For { var, lo, hi, body, .. } => {
                 if self.element.is_none() {
                     self.comment(span, "loop");
                 }

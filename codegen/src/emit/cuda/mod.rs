@@ -37,6 +37,10 @@ pub fn emit(kernel: &Kernel, facts: &Facts, target: Target) -> Result<Source, Ve
     let mut e = Emitter::new(kernel, facts, caps);
     e.depth = 1;
     e.block(kernel.body);
+    for v in kernel.views.iter().filter(|v| v.gather.is_some()) {
+        let d = Diagnostic::error(kernel, v.span, "C0301", "a gathered view has no CUDA form yet");
+        e.errors.push(d.help("not supported yet on this target"));
+    }
     if e.errors.is_empty() { Ok(e.finish()) } else { Err(e.errors) }
 }
 
