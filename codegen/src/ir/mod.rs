@@ -34,6 +34,6 @@ pub use kernel::{
     Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Kernel, Param, ParamId, ParamKind, Properties, Relation,
     Require, Ring, RingId, RingPart, Role, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
-pub use layout::{Distribution, MemoryLayout, Order, Tree};
+pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{AtomicOp, BinaryOp, CmpOp, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp};
 pub use span::{Frame, Span, SpanId};

@@ -263,7 +263,7 @@ pub(crate) fn order_of(
 }
 
 pub(crate) fn row_map(order: crate::ir::Order, n: usize, threads: usize) -> Map {
-    Map { inner: n, vec: order.per_lane, lanes: order.lanes, threads, replicated: false }
+    Map { inner: n, vec: order.per_lane, lanes: order.lanes, threads, replicated: false, fragment: None }
 }
 
 /// Assigns maps; `Err` names a tile that has to leave the registers.
@@ -368,7 +368,7 @@ fn solve(
             Some(d) if !bad_row => loops.push(d),
             Some(_) | None => match n.tiles.iter().find(|(b, _)| used(b)) {
                 Some((b, _)) => return Err(*b),
-                None => loops.push(Distribution { split_axis: 0, vec: 1, lanes: threads, threads }),
+                None => loops.push(Distribution { split_axis: 0, vec: 1, lanes: threads, threads, fragment: None }),
             },
         }
     }
