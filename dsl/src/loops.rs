@@ -141,7 +141,7 @@ impl Sequential {
         with(|s| {
             s.b.close();
             let op = match self.kind {
-                SequentialKind::For { var, lo, hi } => Op::For { var, lo, hi, body: self.body },
+                SequentialKind::For { var, lo, hi } => Op::For { var, lo, hi, body: self.body, stages: 1 },
                 SequentialKind::Loop => Op::Loop { body: self.body },
             };
             s.push_at(self.at, op);

@@ -69,9 +69,10 @@ impl Fragment {
             (a * b, a * Self::ATOM[0] + b * Self::ATOM[1], f.warps[1])
         };
         let whole = split(warps);
-        (1..warps).filter(|&r| warps.is_multiple_of(r)).map(split).fold(whole, |best, f| {
-            if cost(&f) < cost(&best) { f } else { best }
-        })
+        (1..warps)
+            .filter(|&r| warps.is_multiple_of(r))
+            .map(split)
+            .fold(whole, |best, f| if cost(&f) < cost(&best) { f } else { best })
     }
 
     /// True if some warp's pieces reach over the end of an axis with this extent.

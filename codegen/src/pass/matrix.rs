@@ -27,6 +27,18 @@ pub enum Unit {
     Scalar,
 }
 
+impl Unit {
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Pieces { .. } => "matrix unit",
+            Unit::Bytes => "matrix unit after widening bytes",
+            Unit::Elements => "matrix unit, elements one by one",
+            Unit::Scalar => "no matrix unit",
+        }
+    }
+}
+
 /// Bytes of an element of an operand in shared memory: codes of e2m1 have one each.
 pub fn element_bytes(d: DType) -> usize {
     d.bits().div_ceil(8)
@@ -37,14 +49,7 @@ pub fn unit_format(d: DType) -> Option<DType> {
     match d {
         DType::Bf16 => Some(DType::Bf16),
         DType::F16 | DType::E4m3 | DType::E5m2 | DType::E2m1 => Some(DType::F16),
-        DType::F32
-        | DType::E8m0
-        | DType::I8
-        | DType::U8
-        | DType::I32
-        | DType::U32
-        | DType::I64
-        | DType::Bool => None,
+        DType::F32 | DType::E8m0 | DType::I8 | DType::U8 | DType::I32 | DType::U32 | DType::I64 | DType::Bool => None,
     }
 }
 

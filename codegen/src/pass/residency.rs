@@ -45,7 +45,12 @@ impl Map {
     /// True if both place `count` elements alike.
     pub fn same(&self, other: &Map, count: usize) -> bool {
         self == other
-            || self.fragment.is_none() && other.fragment.is_none() && (self.vec == other.vec && self.threads == other.threads && self.is_flat(count) && other.is_flat(count))
+            || self.fragment.is_none()
+                && other.fragment.is_none()
+                && (self.vec == other.vec
+                    && self.threads == other.threads
+                    && self.is_flat(count)
+                    && other.is_flat(count))
     }
 
     /// The same map written for `extents`; `None` if these extents cannot express it.
@@ -83,7 +88,8 @@ impl Map {
     /// The map of a tile with one element for each `k` consecutive ones of this map's `count`, held by every thread
     /// that holds one of the `k`; `None` if they lie in more than one group.
     pub fn reduced(&self, count: usize, k: usize) -> Option<Map> {
-        let copy = |lanes| Some(Map { inner: 1, vec: 1, lanes, threads: self.threads, replicated: true, fragment: None });
+        let copy =
+            |lanes| Some(Map { inner: 1, vec: 1, lanes, threads: self.threads, replicated: true, fragment: None });
         if self.fragment.is_some() {
             return None;
         }

@@ -44,6 +44,9 @@ pub fn compile(kernel: &Kernel, facts: &Facts, syms: &[i64], sanitize: bool) -> 
             scalars.push((reg, *dtype, p));
         }
     }
+    for v in kernel.views.iter().filter(|v| v.gather.is_some()) {
+        c.error(v.span, "a gathered view is not supported yet on this target");
+    }
     let code = c.block(kernel.body, &HashSet::new());
     let mut grid = vec![];
     for &g in &kernel.grid {
@@ -690,7 +693,11 @@ impl<'k> Compiler<'k> {
                     total,
                 }
             }
-            Op::For { var, lo, hi, body } => {
+            Op::Gemm { .. } => {
+                self.error(span, "`gemm` is not supported yet on this target");
+                return;
+            }
+            Op::For { var, lo, hi, body, .. } => {
                 let (lo, hi) = (self.ix(*lo, span), self.ix(*hi, span));
                 let target = if lo.is_uniform() { IxTarget::Env(var.0 as usize) } else { self.define_ix(*var) };
                 debug_assert!(kernel.ix_var(*var).kind != IxVarKind::Element);
@@ -935,6 +942,14 @@ fn uses(kernel: &Kernel, id: OpId, f: &mut dyn FnMut(ValueId)) {
             block(kernel, *body, f);
         }
         Op::Reduce { src, .. } | Op::Scan { src, .. } => view(kernel, *src, f),
+        Op::Gemm { a, b, scales, .. } => {
+            view(kernel, *a, f);
+            view(kernel, *b, f);
+            for s in scales.iter().flatten() {
+                block(kernel, s.body, f);
+                f(s.value);
+            }
+        }
         Op::ReduceRegion { body, value, .. } => {
             block(kernel, *body, f);
             f(*value);
@@ -1004,6 +1019,7 @@ fn for_results(op: &Op, f: &mut dyn FnMut(ValueId)) {
         | Op::Spread { .. }
         | Op::Reduce { .. }
         | Op::FindFirst { .. }
+        | Op::Gemm { .. }
         | Op::For { .. }
         | Op::Loop { .. }
         | Op::Break

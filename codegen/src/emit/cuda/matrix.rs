@@ -125,7 +125,7 @@ impl Emitter<'_> {
         self.used_warp = true;
         self.open("");
         let [row0, col0] = self.share_start(&share);
-        let mut named = |this: &mut Self, wish: &str, t: Text| {
+        let named = |this: &mut Self, wish: &str, t: Text| {
             if t.is_zero() {
                 return t;
             }
@@ -187,12 +187,7 @@ impl Emitter<'_> {
     }
 
     /// A statement for each register and the shared element it stands for.
-    fn each_shared(
-        &mut self,
-        p: &Product,
-        acc: BufferId,
-        f: impl Fn((&Text, &Text, &Text), &str, &str) -> String,
-    ) {
+    fn each_shared(&mut self, p: &Product, acc: BufferId, f: impl Fn((&Text, &Text, &Text), &str, &str) -> String) {
         let name = self.buffer(acc);
         let pitch = self.k.buffer(acc).memory.as_ref().and_then(|m| m.strides.first().copied()).unwrap_or(p.n);
         let mut opened = 0;
