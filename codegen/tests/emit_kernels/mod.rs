@@ -840,7 +840,7 @@ pub fn gemm_bf16(bm: usize, bn: usize, bk: usize, warps: usize) -> Kernel {
 /// `c = a b^T` in e4m3 with a scale for 128 values of k of each row of `a`, and of 128 rows of `b`.
 pub fn gemm_fp8(bm: usize, bn: usize, warps: usize) -> Kernel {
     let mut k = K::new("gemm_fp8", warps);
-    let (m, n, blocks) = (D::S("m", 1), D::S("n", 128), D::S("kb", 1));
+    let (m, n, blocks) = (D::S("m", 1), D::C(256), D::S("kb", 1));
     let (dm, dn, db) = (k.dim(m), k.dim(n), k.dim(blocks));
     let (depth, nb) = (k.mul(db, 128), k.div(dn, 128));
     let a = k.tensor_of("a", DType::E4m3, Access::In, &[dm, depth]);
