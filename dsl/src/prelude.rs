@@ -4,6 +4,7 @@ pub use crate::dtype::{
     Arith, AtomicInt, Bf16, Bits, Bitwise, Bool, DType, E2m1, E4m3, E5m2, E8m0, F16, F32, Float, I8, I32, I64,
     IndexInt, Int, Signed, U8, U32,
 };
+pub use crate::gather::Table;
 pub use crate::host;
 pub use crate::index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use crate::launch::{View, ViewMut};
