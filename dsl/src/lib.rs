@@ -47,7 +47,8 @@
 //! * `for i in a..b`, `while`, `loop` are device loops. `for (i, j) in parallel([..])` and `for i in spread(a..b)` are
 //!   phases of independent iterations, whose bodies hold scalar code only. `for x in unroll(..)` repeats at build time.
 //! * `for i in pipeline(a..b, stages)` is `for i in a..b` whose copies may run ahead; `for (i, j) in tile_loop((m, n),
-//!   Raster::rows())` declares the grid of output tiles and is the rest of the kernel.
+//!   Raster::rows())` declares the grid of output tiles and is the rest of the kernel. `part(a..b, size, at)` is part `at` of
+//!   a range cut every `size` steps.
 //! * `gemm(a, b, acc)`, `gemm_set`, `gemm_scaled((a, |i| row), (b, |j| col), acc)` multiply tiles `[m, k]` and `[k, n]`,
 //!   which may be views (`t()`, `cols(..)`). `kv.paged(table, page)` and `kv.rows(ids)` are tensors whose rows are looked
 //!   up; a row the table does not name reads as zero, and `has_row(i)` tells.

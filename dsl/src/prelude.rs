@@ -22,7 +22,7 @@ pub use crate::scalar::{IntoV, V, lit};
 pub use crate::select::topk_small;
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use crate::tile::{Frag, Shared, Space, Tile, frag, shared};
-pub use crate::tiles::{Raster, pipeline, tile_loop};
+pub use crate::tiles::{Raster, part, pipeline, tile_loop};
 pub use crate::var::Var;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};

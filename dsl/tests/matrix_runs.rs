@@ -34,7 +34,7 @@ fn run(def: &dyn KernelDef, args: &[HostTensor]) -> Vec<Vec<f64>> {
         };
         let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
         assert!(findings.is_empty(), "{}", findings.join("\n"));
-        let values = views
+        let values: Vec<Vec<f64>> = views
             .iter()
             .map(|v| {
                 let data = v.memory.host().expect("host memory").to_bytes();
@@ -108,6 +108,48 @@ fn a_product_is_one_chain_an_element() {
         for j in 0..n {
             let want = chain(0.0, k, |p| a[i * k + p], |p| b[j * k + p]);
             assert_eq!(y[i * n + j], want as f64, "element {i}, {j}");
+        }
+    }
+}
+
+/// Config of `partial`.
+#[derive(KernelConfig, Clone, Debug)]
+pub struct SplitCfg {
+    /// Steps of a split.
+    #[numerics]
+    #[default(2)]
+    pub split: usize,
+}
+
+#[kernel(dims(k: fixed))]
+fn partial(cfg: &SplitCfg, a: In![F16; m, k], b: In![F16; n, k], y: Out![F32; splits, m, n]) {
+    let (mi, ni, sp) = grid((m.div_ceil(16), n.div_ceil(8), splits));
+    let a_s = shared::<F16, 2>([16, 16]);
+    let b_s = shared::<F16, 2>([8, 16]);
+    let acc = frag::<F32, 2>([16, 8]);
+    zero(acc);
+    for ki in pipeline(part(0..k.div_ceil(16), cfg.split, sp), 2) {
+        copy(a.at((mi * 16, ki * 16)), a_s);
+        copy(b.at((ni * 8, ki * 16)), b_s);
+        gemm(a_s, b_s.t(), acc);
+    }
+    copy(acc, y.pick(sp).at((mi * 16, ni * 8)));
+}
+
+#[test]
+fn a_split_sums_its_own_steps() {
+    let (m, n, k, splits) = (5, 9, 80, 4);
+    let (a, b) = (noise(Data::F16, &[m, k], 8), noise(Data::F16, &[n, k], 9));
+    let args = [a.clone(), b.clone(), HostTensor::zeros(Data::F32, &[splits, m, n])];
+    let y = run(&*partial::kernel(), &args).remove(2);
+    let (a, b) = (a.to_f64(), b.to_f64());
+    for s in 0..splits {
+        let (lo, hi) = ((s * 32).min(k), (s * 32 + 32).min(k));
+        for i in 0..m {
+            for j in 0..n {
+                let want = chain(0.0, hi - lo, |p| a[i * k + lo + p], |p| b[j * k + lo + p]);
+                assert_eq!(y[(s * m + i) * n + j], want as f64, "element {i}, {j} of split {s}");
+            }
         }
     }
 }
