@@ -56,7 +56,9 @@ pub fn ahead(k: &Kernel, body: BlockId) -> Option<Ahead> {
 
 fn ops_in(k: &Kernel, body: BlockId) -> BTreeSet<OpId> {
     let mut all = BTreeSet::new();
-    walk(k, k.block(body), &mut |id, _| drop(all.insert(id)));
+    walk(k, k.block(body), &mut |id, _| {
+        all.insert(id);
+    });
     all
 }
 
@@ -80,14 +82,15 @@ fn filled(k: &Kernel, id: OpId) -> Option<BufferId> {
     let Op::Parallel { body, .. } = &k.op(id).op else { return None };
     let mut tile = None;
     for &inner in &k.block(*body).ops {
-        match &k.op(inner).op {
-            Op::Load { view, .. } if read_only(k, *view) => {}
-            Op::Cast { .. } => {}
-            Op::Store { view, checked: false, .. } if tile.is_none() => match k.view(*view).base {
-                Base::Buffer(b) if k.buffer(b).space == Space::Shared => tile = Some(b),
-                Base::Buffer(_) | Base::Param(_) => return None,
-            },
-            _ => return None,
+        let op = &k.op(inner).op;
+        if let Op::Store { view, checked: false, .. } = op
+            && tile.is_none()
+            && let Base::Buffer(b) = k.view(*view).base
+            && k.buffer(b).space == Space::Shared
+        {
+            tile = Some(b);
+        } else if !matches!(op, Op::Cast { .. }) && !matches!(op, Op::Load { view, .. } if read_only(k, *view)) {
+            return None;
         }
     }
     tile
@@ -104,24 +107,26 @@ fn read_only(k: &Kernel, view: crate::ir::ViewId) -> bool {
 }
 
 /// True for an op that may be done twice, for the iteration ahead and for its own.
-fn scalar(k: &Kernel, op: &Op) -> bool {
-    match op {
-        Op::Load { view, .. } | Op::LoadOr { view, .. } => read_only(k, *view),
-        Op::Const { .. }
-        | Op::IndexValue { .. }
-        | Op::Unary { .. }
-        | Op::Binary { .. }
-        | Op::Fma { .. }
-        | Op::Compare { .. }
-        | Op::CompareIndex { .. }
-        | Op::Select { .. }
-        | Op::Cast { .. }
-        | Op::Bits { .. }
-        | Op::ClampIndex { .. }
-        | Op::Alloc { .. }
-        | Op::BlockBarrier { .. } => true,
-        _ => false,
+pub fn scalar(k: &Kernel, op: &Op) -> bool {
+    if let Op::Load { view, .. } | Op::LoadOr { view, .. } = op {
+        return read_only(k, *view);
     }
+    matches!(
+        op,
+        Op::Const { .. }
+            | Op::IndexValue { .. }
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Fma { .. }
+            | Op::Compare { .. }
+            | Op::CompareIndex { .. }
+            | Op::Select { .. }
+            | Op::Cast { .. }
+            | Op::Bits { .. }
+            | Op::ClampIndex { .. }
+            | Op::Alloc { .. }
+            | Op::BlockBarrier { .. }
+    )
 }
 
 /// Bytes from one version of a tile to the next.
