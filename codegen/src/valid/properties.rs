@@ -2,13 +2,15 @@
 //!
 //! Deterministic: blocks and threads update counters in any order, so the old value an atomic returns must not be used;
 //! float atomics do not exist. Batch invariant in `b`: no sum of floats may run over a number of steps that depends on
-//! the extent of `b`. The second check follows extents through loop bounds only; the dynamic check covers the rest.
+//! the extent of `b`. The second check follows extents through the bounds of `for` loops: index arithmetic, scalars and
+//! variables, but no memory; the dynamic check covers the rest.
 
 use super::initial::ops_below;
 use super::scopes::leaves;
 use crate::diag::Diagnostic;
-use crate::ir::effects::{EffectKind, deep_effects, uses};
-use crate::ir::{Base, IxExpr, IxId, IxVarKind, Kernel, Op, OpId, Space, ValueId};
+use crate::ir::effects::{EffectKind, Place, deep_effects, effects, uses};
+use crate::ir::{Base, BufferId, IxExpr, IxId, IxVarKind, Kernel, Op, OpId, Space, ValueId};
+use std::collections::HashSet;
 
 pub(super) fn check(k: &Kernel, found: &mut Vec<Diagnostic>) {
     let mut ops = vec![];
@@ -53,7 +55,8 @@ fn uses_value(k: &Kernel, op: OpId, v: ValueId) -> bool {
 /// Loops whose trip count follows the extent of `dim` and that add up floats.
 fn invariant(k: &Kernel, dim: &str, id: OpId, ops: &[OpId], found: &mut Vec<Diagnostic>) {
     let Op::For { lo, hi, body, .. } = &k.op(id).op else { return };
-    if !follows(k, *lo, dim, 0) && !follows(k, *hi, dim, 0) {
+    let mut follow = Follow { k, dim, ops, seen: HashSet::new() };
+    if !follow.index(*lo) && !follow.index(*hi) {
         return;
     }
     let mut inside = vec![];
@@ -94,25 +97,80 @@ fn position(ops: &[OpId], id: OpId) -> usize {
     ops.iter().position(|&o| o == id).unwrap_or(usize::MAX)
 }
 
-/// True if the expression's value follows the extent of `dim`; a block's own position does not count.
-fn follows(k: &Kernel, i: IxId, dim: &str, depth: u32) -> bool {
-    if depth > 16 {
-        return false;
-    }
-    match k.ix_expr(i) {
-        IxExpr::Const(_) | IxExpr::Data(_) => false,
-        IxExpr::Sym(s) => k.syms[s.0 as usize].name == dim,
-        IxExpr::Var(v) => {
-            let var = k.ix_var(v);
-            !matches!(var.kind, IxVarKind::Block(_) | IxVarKind::Data)
-                && var.lo.into_iter().chain(var.hi).any(|b| follows(k, b, dim, depth + 1))
+/// Finds out whether a value follows the extent of `dim`, through index arithmetic, scalars and variables. A block's own
+/// position and what is loaded do not count: they are the row's own.
+struct Follow<'a> {
+    k: &'a Kernel,
+    dim: &'a str,
+    ops: &'a [OpId],
+    seen: HashSet<Seen>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Seen {
+    Index(IxId),
+    Value(ValueId),
+    Buffer(BufferId),
+}
+
+impl Follow<'_> {
+    fn index(&mut self, i: IxId) -> bool {
+        if !self.seen.insert(Seen::Index(i)) {
+            return false;
         }
-        IxExpr::Add(a, b)
-        | IxExpr::Sub(a, b)
-        | IxExpr::Mul(a, b)
-        | IxExpr::Div(a, b)
-        | IxExpr::Mod(a, b)
-        | IxExpr::Min(a, b)
-        | IxExpr::Max(a, b) => follows(k, a, dim, depth + 1) || follows(k, b, dim, depth + 1),
+        match self.k.ix_expr(i) {
+            IxExpr::Const(_) => false,
+            IxExpr::Data(v) => self.value(v),
+            IxExpr::Sym(s) => self.k.syms[s.0 as usize].name == self.dim,
+            IxExpr::Var(v) => {
+                let var = self.k.ix_var(v);
+                match var.kind {
+                    IxVarKind::Block(_) => false,
+                    IxVarKind::Data => {
+                        let k = self.k;
+                        let def = self.ops.iter().copied().find(|&o| uses(&k.op(o).op).defines_ix.contains(&v));
+                        def.is_some_and(|o| self.op(o))
+                    }
+                    IxVarKind::Loop | IxVarKind::Element => var.lo.into_iter().chain(var.hi).any(|b| self.index(b)),
+                }
+            }
+            IxExpr::Add(a, b)
+            | IxExpr::Sub(a, b)
+            | IxExpr::Mul(a, b)
+            | IxExpr::Div(a, b)
+            | IxExpr::Mod(a, b)
+            | IxExpr::Min(a, b)
+            | IxExpr::Max(a, b) => self.index(a) || self.index(b),
+        }
+    }
+
+    fn value(&mut self, v: ValueId) -> bool {
+        self.seen.insert(Seen::Value(v)) && self.k.value(v).def.is_some_and(|o| self.op(o))
+    }
+
+    /// A variable follows what any op gives it.
+    fn variable(&mut self, b: BufferId) -> bool {
+        if !self.seen.insert(Seen::Buffer(b)) {
+            return false;
+        }
+        let k = self.k;
+        let sets = |&o: &OpId| effects(k, o).iter().any(|e| e.kind == EffectKind::Write && e.place == Place::Buffer(b));
+        self.ops.iter().copied().filter(sets).any(|o| self.op(o))
+    }
+
+    /// What an op gives follows what it is given, unless it reads tiles or tensors.
+    fn op(&mut self, id: OpId) -> bool {
+        let k = self.k;
+        let u = uses(&k.op(id).op);
+        if !u.views.is_empty() || !u.blocks.is_empty() && u.yields.is_empty() && u.index_yields.is_empty() {
+            return false;
+        }
+        let reads = effects(k, id);
+        u.values.iter().chain(u.yields.iter().map(|y| &y.1)).any(|&v| self.value(v))
+            || u.indices.iter().chain(u.index_yields.iter().map(|y| &y.1)).any(|&i| self.index(i))
+            || reads.iter().filter(|e| e.kind == EffectKind::Read).any(|e| match e.place {
+                Place::Buffer(b) => k.buffer(b).space == Space::Var && self.variable(b),
+                Place::Element { .. } | Place::Region { .. } | Place::View(_) => false,
+            })
     }
 }
