@@ -392,6 +392,7 @@ impl<'a> Build<'a> {
                 | Op::Reduce { .. }
                 | Op::ReduceRegion { .. }
                 | Op::Scan { .. }
+                | Op::Gemm { .. }
                 | Op::For { .. }
                 | Op::Loop { .. }
                 | Op::Break

@@ -38,6 +38,7 @@ impl Builder {
                 body: BlockId(0),
                 grid: vec![],
                 block_ids: vec![],
+                raster: None,
                 warps: 4,
                 requires: vec![],
                 properties: Properties::default(),
@@ -186,7 +187,16 @@ impl Builder {
             ParamKind::Absent => (DType::U8, vec![], vec![]),
         };
         let offset = self.ix_const(0);
-        self.view(View { base: Base::Param(param), dtype, extents, strides, offset, guards: vec![], span: self.here })
+        self.view(View {
+            base: Base::Param(param),
+            dtype,
+            extents,
+            strides,
+            offset,
+            guards: vec![],
+            gather: None,
+            span: self.here,
+        })
     }
     /// The whole of a tile as a row-major view.
     pub fn buffer_view(&mut self, buffer: BufferId) -> ViewId {
@@ -194,7 +204,16 @@ impl Builder {
         let extents = shape.iter().map(|&e| self.ix_const(e as i64)).collect();
         let strides = row_major(&shape).into_iter().map(|s| self.ix_const(s as i64)).collect();
         let offset = self.ix_const(0);
-        self.view(View { base: Base::Buffer(buffer), dtype, extents, strides, offset, guards: vec![], span: self.here })
+        self.view(View {
+            base: Base::Buffer(buffer),
+            dtype,
+            extents,
+            strides,
+            offset,
+            guards: vec![],
+            gather: None,
+            span: self.here,
+        })
     }
     /// Declares the grid and returns its block indices.
     pub fn grid(&mut self, extents: &[IxId]) -> Vec<IxVarId> {

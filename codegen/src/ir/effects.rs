@@ -80,28 +80,50 @@ impl Effect {
     }
 }
 
+/// The view a gathered view looks its rows up in.
+pub fn table_of(kernel: &Kernel, view: ViewId) -> Option<ViewId> {
+    kernel.view(view).gather.map(|g| g.table())
+}
+
 /// The effects of an op itself, without those of the ops in its bodies.
 pub fn effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
     let make = |kind, place| Effect { op: id, kind, place, completion: Completion::Sync };
     let read = |place| make(EffectKind::Read, place);
     let write = |place| make(EffectKind::Write, place);
+    // A gathered view reads its table whenever an element of it is touched.
+    let with_tables = |views: &[ViewId], own: Vec<Effect>| -> Vec<Effect> {
+        let mut all: Vec<Effect> =
+            views.iter().filter_map(|&v| table_of(kernel, v)).map(|t| read(Place::View(t))).collect();
+        all.extend(own);
+        all
+    };
     match &kernel.op(id).op {
         Op::VarNew { var, .. } | Op::VarSet { var, .. } | Op::IxVarNew { var, .. } | Op::IxVarSet { var, .. } => {
             vec![write(Place::Buffer(*var))]
         }
         Op::VarGet { var, .. } | Op::IxVarGet { var, .. } => vec![read(Place::Buffer(*var))],
         Op::Load { view, index, .. } | Op::LoadOr { view, index, .. } => {
-            vec![read(Place::Element { view: *view, index: index.clone() })]
+            with_tables(&[*view], vec![read(Place::Element { view: *view, index: index.clone() })])
         }
-        Op::Store { view, index, .. } => vec![write(Place::Element { view: *view, index: index.clone() })],
+        Op::Store { view, index, .. } => {
+            with_tables(&[*view], vec![write(Place::Element { view: *view, index: index.clone() })])
+        }
         Op::Atomic { view, index, .. } => {
-            vec![make(EffectKind::Atomic, Place::Element { view: *view, index: index.clone() })]
+            with_tables(&[*view], vec![make(EffectKind::Atomic, Place::Element { view: *view, index: index.clone() })])
         }
-        Op::Fill { dst, .. } => vec![write(Place::View(*dst))],
+        Op::Fill { dst, .. } => with_tables(&[*dst], vec![write(Place::View(*dst))]),
         Op::Copy { src, dst, extents } => {
             let place =
                 |r: &super::Region| Place::Region { view: r.view, start: r.start.clone(), extents: extents.clone() };
-            vec![read(place(src)), write(place(dst))]
+            with_tables(&[src.view, dst.view], vec![read(place(src)), write(place(dst))])
+        }
+        Op::Gemm { a, b, acc, set, .. } => {
+            let mut all = vec![read(Place::View(*a)), read(Place::View(*b))];
+            if !set {
+                all.push(read(Place::Buffer(*acc)));
+            }
+            all.push(write(Place::Buffer(*acc)));
+            all
         }
         Op::Reduce { src, dst, .. } | Op::Scan { src, dst, .. } => {
             vec![read(Place::View(*src)), write(Place::Buffer(*dst))]
@@ -153,7 +175,7 @@ pub struct Uses {
     pub indices: Vec<IxId>,
     /// Index expressions evaluated at the end of a body.
     pub index_yields: Vec<(BlockId, IxId)>,
-    /// Views.
+    /// Views named directly; the tables of gathered views belong to those views.
     pub views: Vec<ViewId>,
     /// Buffers named directly.
     pub buffers: Vec<BufferId>,
@@ -256,7 +278,7 @@ pub fn uses(op: &Op) -> Uses {
             u.body_ix.extend(vars);
             u.blocks.push(*body);
         }
-        Op::Spread { var, lo, hi, body } | Op::For { var, lo, hi, body } => {
+        Op::Spread { var, lo, hi, body } | Op::For { var, lo, hi, body, .. } => {
             u.indices.extend([*lo, *hi]);
             u.body_ix.push(*var);
             u.blocks.push(*body);
@@ -281,6 +303,15 @@ pub fn uses(op: &Op) -> Uses {
             u.blocks.push(*body);
             u.yields.push((*body, *cond));
             u.defines_ix.push(*result);
+        }
+        Op::Gemm { a, b, acc, set: _, scales } => {
+            u.views.extend([*a, *b]);
+            u.buffers.push(*acc);
+            for s in scales.iter().flatten() {
+                u.body_ix.push(s.var);
+                u.blocks.push(s.body);
+                u.yields.push((s.body, s.value));
+            }
         }
         Op::Loop { body } => u.blocks.push(*body),
         Op::If { cond, then, els, results } => {

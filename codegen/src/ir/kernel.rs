@@ -77,6 +77,10 @@ pub struct Kernel {
     pub grid: Vec<IxId>,
     /// Block index variables, one a grid axis.
     pub block_ids: Vec<IxVarId>,
+    /// Order in which the blocks of a grid of output tiles should start: in panels of this many rows of axis 0, each
+    /// walked column by column of axis 1; 1 means row by row. `None` leaves the order to the target. It never changes
+    /// what a block computes.
+    pub raster: Option<usize>,
     /// Warps of 32 threads a block has on targets with threads. Part of the numerics: reductions use it.
     pub warps: usize,
     /// Facts every launch guarantees, from `require(..)`.
@@ -227,8 +231,45 @@ pub struct View {
     pub offset: IxId,
     /// Picked axes whose index still has to be in range.
     pub guards: Vec<(IxId, IxId)>,
+    /// Axis 0 goes through a table: its index is looked up instead of multiplied by its stride alone.
+    pub gather: Option<Gather>,
     /// Position of the expression that made the view.
     pub span: SpanId,
+}
+
+/// How axis 0 of a view is looked up. An entry outside its range makes the element not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gather {
+    /// Row `i` lies in page `table[i / page]` at row `i % page`: its offset is
+    /// `table[i / page] * page_stride + (i % page) * strides[0]`, and it exists iff `0 <= table[i / page] < pages`.
+    Paged {
+        /// Rank-1 view of integers.
+        table: ViewId,
+        /// Rows of a page, a constant.
+        page: usize,
+        /// Number of pages.
+        pages: IxId,
+        /// Distance of pages in elements.
+        page_stride: IxId,
+    },
+    /// Row `i` is row `rows[i]` of the base: its offset is `rows[i] * strides[0]`, and it exists iff
+    /// `0 <= rows[i] < count`.
+    Rows {
+        /// Rank-1 view of integers.
+        rows: ViewId,
+        /// Rows of the base.
+        count: IxId,
+    },
+}
+
+impl Gather {
+    /// The view rows are looked up in.
+    pub fn table(self) -> ViewId {
+        match self {
+            Gather::Paged { table, .. } => table,
+            Gather::Rows { rows, .. } => rows,
+        }
+    }
 }
 
 /// A scalar value.

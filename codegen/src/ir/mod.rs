@@ -31,9 +31,11 @@ pub use build::Builder;
 pub use dtype::{DType, Literal};
 pub use index::{IxExpr, IxId, IxVar, IxVarId, IxVarKind, Sym, SymId, SymKind};
 pub use kernel::{
-    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Kernel, Param, ParamId, ParamKind, Properties, Relation,
-    Require, Ring, RingId, RingPart, Role, RoleId, Space, Stage, Value, ValueId, View, ViewId,
+    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, Param, ParamId, ParamKind, Properties,
+    Relation, Require, Ring, RingId, RingPart, Role, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
-pub use layout::{Distribution, MemoryLayout, Order, Tree};
-pub use op::{AtomicOp, BinaryOp, CmpOp, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp};
+pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
+pub use op::{
+    AtomicOp, BinaryOp, CmpOp, GemmScale, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp, multiplies,
+};
 pub use span::{Frame, Span, SpanId};

@@ -51,6 +51,17 @@ pub enum IfResult {
     },
 }
 
+/// Scale of the rows or columns of a [`Op::Gemm`]: an element body that gives one factor an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GemmScale {
+    /// Row or column of the accumulator, kind `Element`.
+    pub var: IxVarId,
+    /// Body without stores.
+    pub body: BlockId,
+    /// The factor, F32, defined in `body`.
+    pub value: ValueId,
+}
+
 /// The ops.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -355,8 +366,30 @@ pub enum Op {
         result: IxVarId,
     },
 
+    // --- matrix: block level only ---
+    /// Matrix multiply-accumulate on tiles: `a [m, k]`, `b [k, n]` (a transposed tile is a strided view), `acc [m, n]`.
+    ///
+    /// Each element is one chain of fused multiply-adds in ascending `k`, every factor converted exactly to f32.
+    /// Without scales the chain starts at `acc` (at +0 if `set`). With scales it starts at +0 and then
+    /// `acc = fma(row[i] * col[j], chain, acc)` (`row[i] * col[j] * chain` added to +0 if `set`).
+    /// Matrix units of devices may add the products of one `k` block in another order and with fewer guard bits: silicon
+    /// is judged by the `gemm` tolerance, the VM and the simulators follow the chain.
+    Gemm {
+        /// Left operand: a view of a tile.
+        a: ViewId,
+        /// Right operand: a view of a tile.
+        b: ViewId,
+        /// Accumulator, a whole F32 frag.
+        acc: BufferId,
+        /// True if the old content of `acc` is ignored.
+        set: bool,
+        /// Factor of row `i` and of column `j`, for block-scaled operands.
+        scales: Option<[GemmScale; 2]>,
+    },
+
     // --- control: uniform at block level; per element inside bodies ---
-    /// Sequential loop over `lo..hi`; not entered if empty.
+    /// Sequential loop over `lo..hi`; not entered if empty. `stages` above 1 says that copies into tiles of the body may
+    /// run ahead by that many iterations less one; it never changes what the loop computes.
     For {
         /// Loop index.
         var: IxVarId,
@@ -366,6 +399,8 @@ pub enum Op {
         hi: IxId,
         /// Body.
         body: BlockId,
+        /// Stages of the software pipeline, 1 for none.
+        stages: usize,
     },
     /// Repeats `body` until a `Break`.
     Loop {
@@ -549,6 +584,7 @@ impl Op {
             Op::ReduceRegion { .. } => "reduce_region",
             Op::Scan { .. } => "scan",
             Op::FindFirst { .. } => "find_first",
+            Op::Gemm { .. } => "gemm",
             Op::For { .. } => "for",
             Op::Loop { .. } => "loop",
             Op::Break => "break",
@@ -585,3 +621,15 @@ names! {
 
 /// Dtypes an index can be turned into by `IndexValue`.
 pub const INDEX_VALUE_DTYPES: [DType; 3] = [DType::I32, DType::U32, DType::I64];
+
+/// True if `Op::Gemm` takes these operand types. One narrow float format may meet another (the two 8-bit formats); an
+/// 8-bit float meets a 4-bit one only with scales, since neither has a range of its own.
+pub const fn multiplies(a: DType, b: DType, scaled: bool) -> bool {
+    use DType::{Bf16, E2m1, E4m3, E5m2, F16, F32, I8};
+    match (a, b) {
+        (F32, F32) | (F16, F16) | (Bf16, Bf16) | (I8, I8) | (E2m1, E2m1) => true,
+        (E4m3 | E5m2, E4m3 | E5m2) => true,
+        (E4m3 | E5m2, E2m1) | (E2m1, E4m3 | E5m2) => scaled,
+        _ => false,
+    }
+}

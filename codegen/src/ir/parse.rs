@@ -456,6 +456,11 @@ impl Parser {
                     }
                 }
             }
+            "raster" => {
+                self.take();
+                self.word("panels")?;
+                self.k.raster = Some(self.count()?);
+            }
             "warps" => {
                 self.take();
                 self.k.warps = self.count()?;
@@ -776,8 +781,14 @@ impl Parser {
         let lanes = self.count()?;
         self.word("threads")?;
         let threads = self.count()?;
+        let mut fragment = None;
+        if self.eat_word("warps") {
+            let warps = [self.count()?, self.count()?];
+            self.word("atoms")?;
+            fragment = Some(Fragment { warps, atoms: [self.count()?, self.count()?] });
+        }
         self.sign(")")?;
-        Ok(Some(Distribution { split_axis, vec, lanes, threads }))
+        Ok(Some(Distribution { split_axis, vec, lanes, threads, fragment }))
     }
 
     fn order(&mut self) -> Parsed<Option<Order>> {
@@ -828,9 +839,35 @@ impl Parser {
                 }
             }
         }
-        self.k.views.push(View { base, dtype, extents, strides, offset, guards, span });
+        let gather = if self.eat_word("gather") { Some(self.gather()?) } else { None };
+        self.k.views.push(View { base, dtype, extents, strides, offset, guards, gather, span });
         self.views.insert(name, ViewId(self.k.views.len() as u32 - 1));
         Ok(())
+    }
+
+    fn gather(&mut self) -> Parsed<Gather> {
+        let paged = self.eat_word("paged");
+        if !paged && !self.eat_word("rows") {
+            return self.expected("`paged` or `rows`");
+        }
+        self.sign("(")?;
+        let table = self.view()?;
+        self.sign(",")?;
+        let gather = if paged {
+            self.word("page")?;
+            let page = self.count()?;
+            self.sign(",")?;
+            self.word("pages")?;
+            let pages = self.index()?;
+            self.sign(",")?;
+            self.word("stride")?;
+            Gather::Paged { table, page, pages, page_stride: self.index()? }
+        } else {
+            self.word("count")?;
+            Gather::Rows { rows: table, count: self.index()? }
+        };
+        self.sign(")")?;
+        Ok(gather)
     }
 
     // --- ops ---
@@ -1006,7 +1043,23 @@ impl Parser {
             "scan" => self.scan(None)?,
             "for" => {
                 let (var, lo, hi) = self.range_loop(IxVarKind::Loop)?;
-                Op::For { var, lo, hi, body: self.body()? }
+                let stages = if self.eat_word("stages") { self.count()? } else { 1 };
+                Op::For { var, lo, hi, body: self.body()?, stages }
+            }
+            "gemm" | "gemm.set" => {
+                let a = self.view()?;
+                self.sign(",")?;
+                let b = self.view()?;
+                self.sign("->")?;
+                let acc = self.buffer()?;
+                let scales = if self.eat_word("rows") {
+                    let row = self.gemm_scale()?;
+                    self.word("cols")?;
+                    Some([row, self.gemm_scale()?])
+                } else {
+                    None
+                };
+                Op::Gemm { a, b, acc, set: word == "gemm.set", scales }
             }
             "loop" => Op::Loop { body: self.body()? },
             "break" => Op::Break,
@@ -1035,6 +1088,14 @@ impl Parser {
         };
         self.push(op, span);
         Ok(())
+    }
+
+    fn gemm_scale(&mut self) -> Parsed<GemmScale> {
+        let (vars, _) = self.boxed()?;
+        let [var] = vars[..] else { return self.expected("one index variable") };
+        let body = self.body()?;
+        self.word("yield")?;
+        Ok(GemmScale { var, body, value: self.value()? })
     }
 
     fn one_of<T>(&mut self, what: &str, parse: impl Fn(&str) -> Option<T>) -> Parsed<T> {

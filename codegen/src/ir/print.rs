@@ -180,6 +180,9 @@ impl Printer {
                 .collect();
             self.line(&format!("grid ({})", axes.join(", ")));
         }
+        if let Some(panel) = k.raster {
+            self.line(&format!("raster panels {panel}"));
+        }
         self.line(&format!("warps {}", k.warps));
         for r in &k.requires {
             let rel = match r.relation {
@@ -324,6 +327,9 @@ impl Printer {
             return;
         }
         let view = self.kernel.view(v).clone();
+        if let Some(g) = view.gather {
+            self.declare_view(g.table());
+        }
         let (base, plain) = match view.base {
             Base::Param(p) => {
                 let n = self.param_names[p.0 as usize].clone();
@@ -346,6 +352,17 @@ impl Printer {
             let guards: Vec<String> =
                 view.guards.iter().map(|&(i, e)| format!("{} < {}", self.ix(i), self.ix(e))).collect();
             let _ = write!(text, " guards [{}]", guards.join(", "));
+        }
+        match view.gather {
+            None => {}
+            Some(Gather::Paged { table, page, pages, page_stride }) => {
+                let (table, pages, step) = (self.view(table), self.ix(pages), self.ix(page_stride));
+                let _ = write!(text, " gather paged({table}, page {page}, pages {pages}, stride {step})");
+            }
+            Some(Gather::Rows { rows, count }) => {
+                let (rows, count) = (self.view(rows), self.ix(count));
+                let _ = write!(text, " gather rows({rows}, count {count})");
+            }
         }
         self.op_line(&text, view.span);
         self.views.insert(v, name);
@@ -576,9 +593,30 @@ impl Printer {
                 self.line(&end);
                 return;
             }
-            Op::For { var, lo, hi, body } => {
+            Op::Gemm { a, b, acc, set, scales } => {
+                let word = if *set { "gemm.set" } else { "gemm" };
+                let head = format!("{word} {}, {} -> {}", self.view(*a), self.view(*b), self.buffer(*acc));
+                let Some([row, col]) = scales else {
+                    self.op_line(&head, span);
+                    return;
+                };
+                let extents = self.kernel.buffer(*acc).extents.clone();
+                let extent = |axis: usize| extents.get(axis).copied().unwrap_or(0);
+                let head = format!("{head} rows {} {{", self.boxed(&[row.var], &[extent(0)]));
+                self.op_line(&head, span);
+                self.block(row.body);
+                let middle =
+                    format!("}} yield {} cols {} {{", self.value(row.value), self.boxed(&[col.var], &[extent(1)]));
+                self.line(&middle);
+                self.block(col.body);
+                let end = format!("}} yield {}", self.value(col.value));
+                self.line(&end);
+                return;
+            }
+            Op::For { var, lo, hi, body, stages } => {
                 let (l, h) = (self.ix(*lo), self.ix(*hi));
-                let head = format!("for {} in {l}..{h} {{", self.define_var(*var, Some(*lo), Some((*hi, -1))));
+                let stages = if *stages == 1 { String::new() } else { format!(" stages {stages}") };
+                let head = format!("for {} in {l}..{h}{stages} {{", self.define_var(*var, Some(*lo), Some((*hi, -1))));
                 self.op_line(&head, span);
                 self.block(*body);
                 self.line("}");
@@ -624,7 +662,12 @@ impl Printer {
 }
 
 fn distribution(d: &Distribution) -> String {
-    format!("spread_over(axis {} vec {} lanes {} threads {})", d.split_axis, d.vec, d.lanes, d.threads)
+    let fragment = d.fragment.map(|f| {
+        let ([a, b], [c, d]) = (f.warps, f.atoms);
+        format!(" warps {a} {b} atoms {c} {d}")
+    });
+    let fragment = fragment.unwrap_or_default();
+    format!("spread_over(axis {} vec {} lanes {} threads {}{fragment})", d.split_axis, d.vec, d.lanes, d.threads)
 }
 
 fn order_text(order: &Option<Order>) -> String {

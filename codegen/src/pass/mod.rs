@@ -5,6 +5,7 @@
 pub mod access;
 pub mod distribute;
 pub mod expand;
+pub mod matrix;
 pub mod numerics;
 pub mod place;
 pub mod residency;
@@ -65,6 +66,7 @@ pub(crate) fn nested(op: &Op) -> Vec<crate::ir::BlockId> {
         | Op::For { body, .. }
         | Op::Loop { body } => vec![*body],
         Op::If { then, els, .. } => vec![*then, *els],
+        Op::Gemm { scales, .. } => scales.iter().flatten().map(|s| s.body).collect(),
         Op::Const { .. }
         | Op::IndexValue { .. }
         | Op::Unary { .. }

@@ -42,6 +42,7 @@ pub(super) fn guards(k: &Kernel, r: &Ranges) -> HashMap<OpId, Vec<bool>> {
             | Op::ReduceRegion { .. }
             | Op::Scan { .. }
             | Op::FindFirst { .. }
+            | Op::Gemm { .. }
             | Op::For { .. }
             | Op::Loop { .. }
             | Op::Break
@@ -58,7 +59,13 @@ pub(super) fn guards(k: &Kernel, r: &Ranges) -> HashMap<OpId, Vec<bool>> {
 fn axes(k: &Kernel, r: &Ranges, view: ViewId, index: &[IxId], extents: &[usize]) -> Vec<bool> {
     let v = k.view(view);
     let size = |axis: usize| extents.get(axis).copied().unwrap_or(1) as i64;
-    let axes = index.iter().zip(&v.extents).enumerate().map(|(axis, (&i, &e))| !inside(r, i, e, size(axis)));
+    // What a table holds is data: a looked-up row may not exist whatever its index is.
+    let looked_up = |axis: usize| axis == 0 && v.gather.is_some();
+    let axes = index
+        .iter()
+        .zip(&v.extents)
+        .enumerate()
+        .map(|(axis, (&i, &e))| looked_up(axis) || !inside(r, i, e, size(axis)));
     let guards = v.guards.iter().map(|&(i, e)| !inside(r, i, e, 1));
     axes.chain(guards).collect()
 }

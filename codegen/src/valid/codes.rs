@@ -56,6 +56,11 @@ pub const CODES: &[Code] = &[
     code("V0208", "unbounded data is used as an index", "bound it with `clamp_index`, or use `get_or` or `put`"),
     code("V0209", "an element body that must not store stores", "store in a `parallel` body"),
     code(
+        "V0211",
+        "no matrix instruction multiplies these types",
+        "cast one operand; an 8-bit float meets a 4-bit one in `gemm_scaled` only",
+    ),
+    code(
         "V0301",
         "a value that differs between elements is used where all threads must agree",
         "reduce it first, for example with `tile_any` or `tile_max`",

@@ -107,7 +107,11 @@ impl Walk<'_> {
                 None
             }
             Op::Continue => None,
-            Op::Parallel { .. } | Op::Spread { .. } | Op::ReduceRegion { .. } | Op::FindFirst { .. } => {
+            Op::Parallel { .. }
+            | Op::Spread { .. }
+            | Op::ReduceRegion { .. }
+            | Op::FindFirst { .. }
+            | Op::Gemm { .. } => {
                 // Element bodies are one phase: in the order of the text, every write counts.
                 for e in deep_effects(self.k, id) {
                     self.effect(e.op, e.kind, e.base(self.k), &mut state);

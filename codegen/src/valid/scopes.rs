@@ -3,8 +3,8 @@
 use crate::diag::Diagnostic;
 use crate::ir::effects::uses;
 use crate::ir::{
-    Base, BlockId, BufferId, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, SpanId,
-    Stage, ValueId, ViewId,
+    Base, BlockId, BufferId, Gather, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space,
+    SpanId, Stage, ValueId, ViewId,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -75,9 +75,16 @@ fn ids(k: &Kernel) -> Vec<Diagnostic> {
             Base::Param(p) => (p.0 as usize) < k.params.len(),
             Base::Buffer(b) => (b.0 as usize) < k.buffers.len(),
         };
-        let all =
-            v.extents.iter().chain(&v.strides).chain([&v.offset]).chain(v.guards.iter().flat_map(|g| [&g.0, &g.1]));
-        if !base || !all.copied().all(ix_ok) || v.strides.len() != v.extents.len() {
+        let mut all: Vec<IxId> = v.extents.iter().chain(&v.strides).copied().chain([v.offset]).collect();
+        all.extend(v.guards.iter().flat_map(|g| [g.0, g.1]));
+        match v.gather {
+            None => {}
+            Some(Gather::Paged { pages, page_stride, .. }) => all.extend([pages, page_stride]),
+            Some(Gather::Rows { count, .. }) => all.push(count),
+        }
+        // A table is an older view, so that looking tables up ends.
+        let base = base && v.gather.is_none_or(|g| (g.table().0 as usize) < n);
+        if !base || !all.into_iter().all(ix_ok) || v.strides.len() != v.extents.len() {
             bad(v.span, format!("view {n} names something that does not exist"));
         }
     }
@@ -201,8 +208,10 @@ impl Walk<'_> {
             }
         }
         let saved = self.scope.clone();
-        let is_element =
-            matches!(op, Op::Parallel { .. } | Op::Spread { .. } | Op::ReduceRegion { .. } | Op::FindFirst { .. });
+        let is_element = matches!(
+            op,
+            Op::Parallel { .. } | Op::Spread { .. } | Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Gemm { .. }
+        );
         let is_loop = matches!(op, Op::For { .. } | Op::Loop { .. });
         let outer_element = self.element.clone();
         let outer_loops = self.loops;
@@ -216,6 +225,12 @@ impl Walk<'_> {
         }
         for &b in &u.blocks {
             let before = self.scope.clone();
+            if let Op::Gemm { scales, .. } = op {
+                // A row's factor knows no column, and the reverse.
+                for other in scales.iter().flatten().filter(|s| s.body != b) {
+                    self.scope.vars.remove(&other.var);
+                }
+            }
             self.block(b);
             for &(_, v) in u.yields.iter().filter(|y| y.0 == b) {
                 self.value(id, v);
@@ -264,6 +279,7 @@ impl Walk<'_> {
             | Op::ReduceRegion { .. }
             | Op::Scan { .. }
             | Op::FindFirst { .. }
+            | Op::Gemm { .. }
             | Op::BlockBarrier { .. } => {
                 if let Some((outer, _)) = &self.element {
                     let outer = *outer;
@@ -293,7 +309,7 @@ impl Walk<'_> {
             }
             Op::Store { .. } | Op::Atomic { .. } => {
                 if let Some((outer, _)) = &self.element
-                    && matches!(self.k.op(*outer).op, Op::ReduceRegion { .. } | Op::FindFirst { .. })
+                    && matches!(self.k.op(*outer).op, Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Gemm { .. })
                 {
                     let outer_name = self.k.op(*outer).op.name();
                     self.error(id, "V0209", format!("`{name}` inside the body of `{outer_name}`"));
@@ -435,17 +451,32 @@ impl Walk<'_> {
             Base::Buffer(b) => self.buffer(op, b),
             Base::Param(_) => {}
         }
+        if let Some(g) = self.k.view(v).gather {
+            self.view(op, g.table());
+        }
         for i in view_indices(self.k, v) {
             self.index(op, i, "the view");
         }
     }
 }
 
-/// Index expressions a view is made of.
+/// Index expressions a view is made of, with those of the table it looks rows up in.
 pub(super) fn view_indices(k: &Kernel, v: ViewId) -> Vec<IxId> {
     let v = k.view(v);
     let guards = v.guards.iter().flat_map(|g| [g.0, g.1]);
-    v.extents.iter().chain(&v.strides).copied().chain([v.offset]).chain(guards).collect()
+    let mut all: Vec<IxId> = v.extents.iter().chain(&v.strides).copied().chain([v.offset]).chain(guards).collect();
+    match v.gather {
+        None => {}
+        Some(Gather::Paged { table, pages, page_stride, .. }) => {
+            all.extend([pages, page_stride]);
+            all.extend(view_indices(k, table));
+        }
+        Some(Gather::Rows { rows, count }) => {
+            all.push(count);
+            all.extend(view_indices(k, rows));
+        }
+    }
+    all
 }
 
 /// Variables and data an expression names.

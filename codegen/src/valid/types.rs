@@ -4,8 +4,8 @@ use super::scopes::{if_values, leaves};
 use crate::diag::Diagnostic;
 use crate::ir::op::INDEX_VALUE_DTYPES;
 use crate::ir::{
-    Access, Base, BinaryOp, DType, IxExpr, IxId, Kernel, Op, OpId, ParamKind, ReduceOp, Region, ScanKind, Space, Stage,
-    UnaryOp, ValueId, ViewId,
+    Access, Base, BinaryOp, BufferId, DType, Gather, GemmScale, IxExpr, IxId, Kernel, Op, OpId, ParamKind, ReduceOp,
+    Region, ScanKind, Space, Span, Stage, UnaryOp, ValueId, View, ViewId, multiplies,
 };
 
 pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
@@ -95,8 +95,35 @@ impl Check<'_> {
         }
     }
 
+    /// The table of a gathered view.
+    fn gather(&mut self, v: &View) {
+        let Some(g) = v.gather else { return };
+        if let Gather::Paged { page: 0, .. } = g {
+            self.error("V0203", "pages of 0 rows".into());
+        }
+        if v.extents.is_empty() {
+            self.error("V0202", "a gathered view of rank 0".into());
+        }
+        let table = self.k.view(g.table()).clone();
+        if table.extents.len() != 1 {
+            self.error("V0202", format!("a table of rank {}, expected 1", table.extents.len()));
+        }
+        if !table.dtype.is_int() {
+            self.error("V0201", format!("a table of {}, expected integers", table.dtype));
+        }
+        if table.gather.is_some() {
+            self.error("V0205", "a table that is itself gathered".into()).help =
+                Some("copy the entries into a tile first".into());
+        }
+        if table.base == v.base {
+            self.error("V0205", "a view that looks its rows up in itself".into());
+        }
+        self.view(g.table());
+    }
+
     fn view(&mut self, id: ViewId) {
         let v = self.k.view(id).clone();
+        self.gather(&v);
         let base_dtype = match v.base {
             Base::Param(p) => match &self.k.param(p).kind {
                 ParamKind::Tensor { dtype, .. } => *dtype,
@@ -141,6 +168,11 @@ impl Check<'_> {
     fn tile(&mut self, v: ViewId) -> Option<Vec<usize>> {
         self.view(v);
         let name = self.name();
+        if self.k.view(v).gather.is_some() {
+            self.error("V0205", format!("`{name}` works on whole tiles, not on gathered rows")).help =
+                Some("copy the rows into a tile first".into());
+            return None;
+        }
         match self.k.view(v).base {
             Base::Buffer(_) => {}
             Base::Param(_) => {
@@ -156,7 +188,7 @@ impl Check<'_> {
         extents
     }
 
-    fn variable(&mut self, b: crate::ir::BufferId, index: bool) -> DType {
+    fn variable(&mut self, b: BufferId, index: bool) -> DType {
         let buffer = self.k.buffer(b);
         let (n, dtype) = (buffer.name.clone(), buffer.dtype);
         if buffer.space != Space::Var {
@@ -384,8 +416,80 @@ impl Check<'_> {
                     self.want("the second arm's value", b, self.dt(result));
                 }
             }
-            Op::For { .. } | Op::Loop { .. } | Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
+            Op::Gemm { a, b, acc, set: _, scales } => self.gemm(*a, *b, *acc, scales),
+            Op::For { stages, .. } => {
+                if *stages == 0 {
+                    self.error("V0203", "a loop with a pipeline of 0 stages".into()).help =
+                        Some("1 stage means no pipeline".into());
+                }
+            }
+            Op::Loop { .. } | Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
         }
+    }
+
+    fn gemm(&mut self, a: ViewId, b: ViewId, acc: BufferId, scales: &Option<[GemmScale; 2]>) {
+        let (sa, sb) = (self.tile(a), self.tile(b));
+        let (da, db) = (self.k.view(a).dtype, self.k.view(b).dtype);
+        if !multiplies(da, db, scales.is_some()) {
+            let why = if multiplies(da, db, true) { " without scales" } else { "" };
+            self.error("V0211", format!("no matrix instruction multiplies {da} by {db}{why}")).help =
+                Some("cast one operand first".into());
+        }
+        for s in scales.iter().flatten() {
+            self.want("the scale", s.value, DType::F32);
+        }
+        let buffer = self.k.buffer(acc).clone();
+        let is_tile = match buffer.space {
+            Space::Frag => true,
+            Space::Var => false,
+            Space::Shared
+            | Space::Tmem
+            | Space::L1
+            | Space::L0a
+            | Space::L0b
+            | Space::L0c
+            | Space::Ub
+            | Space::Workspace => self.k.stage == Stage::Scheduled,
+        };
+        if !is_tile {
+            let m = format!("the accumulator `{}` is not a register tile", buffer.name);
+            self.error("V0205", m).help = Some("accumulate into a `frag` and copy it".into());
+        }
+        if buffer.dtype != DType::F32 {
+            let m = format!("the accumulator `{}` is {}, expected f32", buffer.name, buffer.dtype);
+            self.error("V0201", m);
+        }
+        let (Some(sa), Some(sb)) = (sa, sb) else { return };
+        if sa.len() != 2 || sb.len() != 2 || buffer.extents.len() != 2 {
+            let ranks = format!("{}, {} and {}", sa.len(), sb.len(), buffer.extents.len());
+            self.error("V0202", format!("`gemm` takes tiles of rank 2, found ranks {ranks}"));
+            return;
+        }
+        if sa[1] != sb[0] {
+            let m = format!("inner sizes differ: A is {}x{}, B is {}x{}", sa[0], sa[1], sb[0], sb[1]);
+            let notes = [a, b].map(|v| self.allocation(v));
+            let d = self.error("V0203", m);
+            d.notes.extend(notes.into_iter().flatten());
+            d.help = Some("transpose one operand with `.t()`, or take some of its columns with `.cols(..)`".into());
+        } else if buffer.extents != [sa[0], sb[1]] {
+            let got = &buffer.extents;
+            let m = format!("the product is {}x{}, `{}` is {}x{}", sa[0], sb[1], buffer.name, got[0], got[1]);
+            let note = ("the accumulator is allocated".to_string(), Some(self.k.span_of(buffer.span).clone()));
+            self.error("V0203", m).notes.push(note);
+        }
+        for v in [a, b] {
+            if self.k.view(v).base == Base::Buffer(acc) {
+                self.error("V0413", format!("`{}` is an operand and the accumulator of one `gemm`", buffer.name));
+                break;
+            }
+        }
+    }
+
+    /// Where the tile behind a view is allocated.
+    fn allocation(&self, v: ViewId) -> Option<(String, Option<Span>)> {
+        let Base::Buffer(b) = self.k.view(v).base else { return None };
+        let b = self.k.buffer(b);
+        Some((format!("`{}` is allocated", b.name), Some(self.k.span_of(b.span).clone())))
     }
 
     fn copy(&mut self, src: &Region, dst: &Region, extents: &[usize]) {

@@ -73,6 +73,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                 }
                 Op::Spread { lo, hi, .. } | Op::For { lo, hi, .. } => ix(&[*lo, *hi], &mut used),
                 Op::ReduceRegion { value, body, .. } => nested.push((*value, *body)),
+                Op::Gemm { scales, .. } => nested.extend(scales.iter().flatten().map(|s| (s.value, s.body))),
                 Op::FindFirst { cond, body, .. } => nested.push((*cond, *body)),
                 Op::If { cond, then, els, results } => {
                     used.push(*cond);
@@ -186,7 +187,7 @@ impl Emitter<'_> {
             Op::Cast { result, .. } if self.cast_is_collected(*result) => {}
             Op::Cast { result, x } => {
                 let t = self.val(*x);
-                let t = self.convert(id, self.value_type(*x), self.value_type(*result), t);
+                let t = self.convert(self.value_type(*x), self.value_type(*result), t);
                 self.define(*result, t, false);
             }
             Op::Bits { result, x } => {
@@ -323,7 +324,15 @@ impl Emitter<'_> {
                 self.find_first(*var, *extent, *body, *cond, *result);
             }
 
-            Op::For { var, lo, hi, body } => {
+            Op::Gemm { a, b, acc, set, scales } => {
+                let sizes = [*a, *b].map(|v| k.const_extents(v).unwrap_or_default());
+                let verb = if *set { "=" } else { "+=" };
+                let unit = crate::pass::matrix::unit(k, &self.ranges, *a, *b);
+                let by = format!("{} x {}", k.view(*a).dtype, k.view(*b).dtype);
+                self.comment(span, &format!("gemm {verb} {:?} x {:?}, {by}, {}", sizes[0], sizes[1], unit.name()));
+                self.gemm(*a, *b, *acc, *set, *scales);
+            }
+            Op::For { var, lo, hi, body, .. } => {
                 if self.element.is_none() {
                     self.comment(span, "loop");
                 }

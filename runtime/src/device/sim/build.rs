@@ -21,12 +21,15 @@ macro_rules! prelude {
 const PRELUDE: [&str; 2] = [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h")];
 
 /// Snippets of the device prelude that hold inline PTX, and what takes their place. All others run as they are.
-const REPLACED: [(&str, &str); 5] = [
+const REPLACED: [(&str, &str); 8] = [
     (prelude!("device" / "memory.cuh"), prelude!("host" / "memory.cuh")),
     (prelude!("device" / "global.cuh"), prelude!("host" / "global.cuh")),
     (prelude!("device" / "bf16.cuh"), prelude!("host" / "bf16.cuh")),
     (prelude!("device" / "f16.cuh"), prelude!("host" / "f16.cuh")),
     (prelude!("device" / "fp8.cuh"), prelude!("host" / "fp8.cuh")),
+    (prelude!("device" / "matrix.cuh"), prelude!("host" / "matrix.cuh")),
+    (prelude!("device" / "widen.cuh"), prelude!("host" / "widen.cuh")),
+    (prelude!("device" / "widen_integer.cuh"), prelude!("host" / "widen.cuh")),
 ];
 
 /// Contraction is off and overflow wraps, as on the device. The thread sanitizer's instrumentation announces accesses;
@@ -235,4 +238,28 @@ fn parse_lines(text: &str) -> HashMap<u32, u32> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of the functions a snippet declares for kernels; those with a number of registers in their names are its own.
+    fn functions(snippet: &str) -> Vec<&str> {
+        let name = |head: &'static str| {
+            snippet.lines().filter_map(move |l| l.split_once(head)?.1.split('(').next()?.split_whitespace().last())
+        };
+        let own = |n: &&str| !n.starts_with("ld_global_v") && !n.ends_with("_x2");
+        let mut all: Vec<&str> = name("DEV ").filter(own).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn replaced_snippets_declare_the_same_functions() {
+        for (device, host) in REPLACED {
+            assert_eq!(functions(device), functions(host));
+        }
+    }
 }
