@@ -5,7 +5,9 @@
 pub mod access;
 pub mod distribute;
 pub mod expand;
+pub mod matrix;
 pub mod numerics;
+pub mod pipeline;
 pub mod place;
 pub mod residency;
 pub mod sync;

@@ -146,7 +146,7 @@ impl Emitter<'_> {
         self.values.insert(result, Text::name(name));
     }
 
-    fn op(&mut self, id: OpId) {
+    pub fn op(&mut self, id: OpId) {
         let k = self.k;
         let span = k.op(id).span;
         match &k.op(id).op {
@@ -187,7 +187,7 @@ impl Emitter<'_> {
             Op::Cast { result, .. } if self.cast_is_collected(*result) => {}
             Op::Cast { result, x } => {
                 let t = self.val(*x);
-                let t = self.convert(id, self.value_type(*x), self.value_type(*result), t);
+                let t = self.convert(self.value_type(*x), self.value_type(*result), t);
                 self.define(*result, t, false);
             }
             Op::Bits { result, x } => {
@@ -324,8 +324,22 @@ impl Emitter<'_> {
                 self.find_first(*var, *extent, *body, *cond, *result);
             }
 
-            Op::Gemm { .. } => self.unsupported(id, "`gemm`", "not supported yet on this target"),
-            Op::For { var, lo, hi, body, .. } => {
+            Op::Gemm { a, b, acc, set, scales } => {
+                let sizes = [*a, *b].map(|v| k.const_extents(v).unwrap_or_default());
+                let verb = if *set { "=" } else { "+=" };
+                let unit = crate::pass::matrix::unit(k, &self.ranges, *a, *b);
+                let by = format!("{} x {}", k.view(*a).dtype, k.view(*b).dtype);
+                self.comment(span, &format!("gemm {verb} {:?} x {:?}, {by}, {}", sizes[0], sizes[1], unit.name()));
+                self.gemm(*a, *b, *acc, *set, *scales);
+            }
+            Op::For { var, lo, hi, body, stages } => {
+                if *stages > 1
+                    && self.element.is_none()
+                    && let Some(ahead) = crate::pass::pipeline::ahead(k, *body)
+                {
+                    self.pipelined(span, *var, [*lo, *hi], *body, *stages, &ahead);
+                    return;
+                }
                 if self.element.is_none() {
                     self.comment(span, "loop");
                 }
@@ -401,7 +415,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn alloc(&mut self, buffer: crate::ir::BufferId) {
+    pub fn alloc(&mut self, buffer: crate::ir::BufferId) {
         let b = self.k.buffer(buffer);
         if self.buffers.contains_key(&buffer) {
             return;
