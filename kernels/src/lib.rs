@@ -9,6 +9,7 @@
 //! | `swiglu_quant` | `g·σ(g)·u·w`, then the cast above | [`quant::swiglu_quant`] |
 //! | `hadamard` | `y = H_n · x · n^-½` | [`transform::hadamard`] |
 //! | `transpose` | `xt[b, n, m] = x[b, m, n]` | [`layout::transpose`] |
+//! | `sf_layout` | scales as columns of f32 or of packed exponents | [`layout::sf_layout`] |
 //!
 //! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
 //! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.
@@ -16,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 pub mod elementwise;
+pub mod gemm;
+pub mod index;
 pub mod layout;
 pub mod norm;
 pub mod numeric;

@@ -15,5 +15,6 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::quant::swiglu_quant::SwigluQuant),
         Arc::new(crate::transform::hadamard::Hadamard),
         Arc::new(crate::layout::transpose::Transpose),
+        Arc::new(crate::layout::sf_layout::SfLayout),
     ]
 }
