@@ -8,8 +8,8 @@ use super::memory::{Class, class_of};
 use super::program::*;
 use crate::diag::Diagnostic;
 use crate::ir::{
-    Base, BlockId, BufferId, DType, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, Order, ParamKind,
-    Region, Space, SpanId, ValueId, ViewId, build::row_major,
+    Base, BlockId, BufferId, DType, Gather, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, Order,
+    ParamKind, Region, Space, SpanId, ValueId, ViewId, build::row_major,
 };
 use crate::valid::Facts;
 use std::collections::{HashMap, HashSet};
@@ -43,9 +43,6 @@ pub fn compile(kernel: &Kernel, facts: &Facts, syms: &[i64], sanitize: bool) -> 
             let reg = c.define(*value);
             scalars.push((reg, *dtype, p));
         }
-    }
-    for v in kernel.views.iter().filter(|v| v.gather.is_some()) {
-        c.error(v.span, "a gathered view is not supported yet on this target");
     }
     let code = c.block(kernel.body, &HashSet::new());
     let mut grid = vec![];
@@ -357,6 +354,7 @@ impl<'k> Compiler<'k> {
         };
         let mut address = self.ix(v.offset, span);
         let kept = self.facts.guards.get(&op);
+        let lookup = v.gather.and_then(|g| self.lookup(g, &v.strides, indices.first()?.clone(), span));
         let mut checks = vec![];
         let outside = |axis: usize| match (manner, place) {
             (Manner::Checked, _) | (Manner::Copy, Place::Param(_)) => Outside::Expected,
@@ -368,8 +366,10 @@ impl<'k> Compiler<'k> {
         };
         for (axis, index) in indices.into_iter().enumerate().take(v.extents.len()) {
             let stride = self.ix(v.strides[axis], span);
-            let step = self.mul(index.clone(), stride);
-            address = Self::add(address, &step, 1);
+            if axis > 0 || lookup.is_none() {
+                let step = self.mul(index.clone(), stride);
+                address = Self::add(address, &step, 1);
+            }
             let extent = self.ix(v.extents[axis], span);
             checks.push(Check { index, extent, outside: outside(axis) });
         }
@@ -378,9 +378,42 @@ impl<'k> Compiler<'k> {
             let (index, extent) = (self.ix(index, span), self.ix(extent, span));
             checks.push(Check { index, extent, outside: outside(rank + g) });
         }
-        let affine =
-            address.lanes.is_empty() && checks.iter().all(|c| c.index.lanes.is_empty() && c.extent.is_uniform());
-        Access { place, dtype: v.dtype, address, checks, affine }
+        let affine = address.lanes.is_empty()
+            && checks.iter().all(|c| c.index.lanes.is_empty() && c.extent.is_uniform())
+            && lookup.as_ref().is_none_or(|l| {
+                let fixed = [&l.table.address, &l.stride, &l.entries, &l.count, &l.step, &l.within];
+                let guards = l.table.checks.iter().flat_map(|c| [&c.index, &c.extent]);
+                l.row.lanes.is_empty() && fixed.into_iter().chain(guards).all(Ix::is_uniform)
+            });
+        Access { place, dtype: v.dtype, address, checks, affine, lookup: lookup.map(Box::new) }
+    }
+
+    fn lookup(&mut self, gather: Gather, strides: &[IxId], row: Ix, span: SpanId) -> Option<Lookup> {
+        let row_stride = self.ix(*strides.first()?, span);
+        let (table, page, count, step, within) = match gather {
+            Gather::Paged { table, page, pages, page_stride } => {
+                (table, page as i64, self.ix(pages, span), self.ix(page_stride, span), row_stride)
+            }
+            Gather::Rows { rows, count } => (rows, 1, self.ix(count, span), row_stride, Self::konst(0)),
+        };
+        let t = self.kernel.view(table).clone();
+        let ([extent], [stride], None, true) = (&t.extents[..], &t.strides[..], t.gather, page > 0) else {
+            self.error(span, "a table is a view of rank 1 that is not gathered, and pages have rows");
+            return None;
+        };
+        let (entries, stride) = (self.ix(*extent, span), self.ix(*stride, span));
+        let place = match t.base {
+            Base::Param(p) => Place::Param(p.0 as usize),
+            Base::Buffer(b) => Place::Tile(b.0 as usize),
+        };
+        let address = self.ix(t.offset, span);
+        let mut checks = vec![];
+        for &(index, extent) in &t.guards {
+            let (index, extent) = (self.ix(index, span), self.ix(extent, span));
+            checks.push(Check { index, extent, outside: Outside::Expected });
+        }
+        let table = Access { place, dtype: t.dtype, address, checks, affine: false, lookup: None };
+        Some(Lookup { table, stride, entries, row, page, count, step, within })
     }
 
     // --- blocks ---
@@ -693,11 +726,44 @@ impl<'k> Compiler<'k> {
                     total,
                 }
             }
-            Op::Gemm { .. } => {
-                self.error(span, "`gemm` is not supported yet on this target");
-                return;
+            Op::Gemm { a, b, acc, set, scales } => {
+                let (Some((a, sa, ta)), Some((b, sb, tb))) = (self.whole(*a, id, span), self.whole(*b, id, span))
+                else {
+                    return;
+                };
+                let held = kernel.buffer(*acc);
+                let place = Place::Tile(acc.0 as usize);
+                let (&[m, k], &[k2, n], &[a0, a1], &[b0, b1]) = (&sa[..], &sb[..], &ta[..], &tb[..]) else {
+                    self.error(span, "a matrix product of tiles that have not two axes");
+                    return;
+                };
+                let fits = k == k2 && held.extents == [m, n] && held.dtype == DType::F32;
+                if !fits || [&a, &b].iter().any(|x| x.place == place || class_of(x.dtype) == Class::L) {
+                    self.error(span, "a matrix product of tiles that do not fit each other");
+                    return;
+                }
+                for (side, s) in scales.iter().flatten().enumerate() {
+                    self.enter_body(&[s.var], 1, span);
+                    let body = self.block(s.body, &HashSet::from([s.value]));
+                    let value = self.value(s.value, span);
+                    let extent = if side == 0 { m } else { n };
+                    let instr = self.leave_body(Extents::Fixed(vec![extent]), body, Collect::Keep { value, side });
+                    code.push(Node { instr, span, op: id });
+                }
+                let acc = Access {
+                    place,
+                    dtype: DType::F32,
+                    address: Self::konst(0),
+                    checks: vec![],
+                    affine: true,
+                    lookup: None,
+                };
+                let (a, b) = (Operand { access: a, strides: [a0, a1] }, Operand { access: b, strides: [b0, b1] });
+                let scaled = scales.is_some();
+                Instr::Gemm(Box::new(Gemm { shape: [m, n, k], a, b, acc, set: *set, scaled }))
             }
-            Op::For { var, lo, hi, body, .. } => {
+            // Stages say how copies may run ahead; here nothing runs ahead.
+            Op::For { var, lo, hi, body, stages: _ } => {
                 let (lo, hi) = (self.ix(*lo, span), self.ix(*hi, span));
                 let target = if lo.is_uniform() { IxTarget::Env(var.0 as usize) } else { self.define_ix(*var) };
                 debug_assert!(kernel.ix_var(*var).kind != IxVarKind::Element);
@@ -777,9 +843,13 @@ impl<'k> Compiler<'k> {
             v.extents.iter().map(|&e| self.ix(e, span).constant().map(|c| c.max(0) as usize)).collect();
         let strides: Option<Vec<i64>> = v.strides.iter().map(|&e| self.ix(e, span).constant()).collect();
         let (Some(shape), Some(strides)) = (shape, strides) else {
-            self.error(span, "a reduction needs a tile of constant shape");
+            self.error(span, "a whole tile must have a constant shape");
             return None;
         };
+        if v.gather.is_some() {
+            self.error(span, "rows that are looked up are no whole tile");
+            return None;
+        }
         let zero = vec![Self::konst(0); shape.len()];
         let access = self.access_at(view, zero, id, span, Manner::Copy);
         Some((access, shape, strides))
@@ -819,7 +889,7 @@ fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
     for node in code {
         match &node.instr {
             Instr::Load { access, .. } | Instr::Store { access, .. } => {
-                if !access.affine {
+                if !access.affine || access.lookup.is_some() {
                     return None;
                 }
                 all.push((**access).clone());
@@ -840,7 +910,8 @@ fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
             | Instr::Alloc { .. }
             | Instr::Body(_)
             | Instr::Reduce { .. }
-            | Instr::Scan { .. } => return None,
+            | Instr::Scan { .. }
+            | Instr::Gemm(_) => return None,
             Instr::Const { .. }
             | Instr::Unary { .. }
             | Instr::Binary { .. }
@@ -886,6 +957,17 @@ fn uses(kernel: &Kernel, id: OpId, f: &mut dyn FnMut(ValueId)) {
             ix(kernel, a, f);
             ix(kernel, b, f);
         });
+        match v.gather {
+            None => {}
+            Some(Gather::Paged { table, pages, page_stride, page: _ }) => {
+                [pages, page_stride].into_iter().for_each(|i| ix(kernel, i, f));
+                view(kernel, table, f);
+            }
+            Some(Gather::Rows { rows, count }) => {
+                ix(kernel, count, f);
+                view(kernel, rows, f);
+            }
+        }
     }
     fn block(kernel: &Kernel, id: BlockId, f: &mut dyn FnMut(ValueId)) {
         kernel.block(id).ops.iter().for_each(|&o| uses(kernel, o, f));

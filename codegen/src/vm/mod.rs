@@ -3,7 +3,7 @@
 //!
 //! Flow: [`compile`] turns a kernel and its dimension values into a flat [`program::Program`]; [`exec`] runs it block by
 //! block, element bodies as a register program over strips of lanes ([`lanes`]), tiles and tensors through [`memory`],
-//! reductions through [`mod@reduce`]. Blocks run in parallel under rayon, each worker with its own tiles.
+//! reductions through [`mod@reduce`], matrix products through [`simd`]. Blocks run in parallel under rayon, each worker with its own tiles.
 //!
 //! Fixed choices where the IR leaves room: a reduction without an order is sequential; tiles hold a NaN (integers a
 //! pattern) when they come into being; integer division by zero gives 0.
@@ -33,6 +33,7 @@ pub mod memory;
 pub mod program;
 pub mod reduce;
 pub mod shadow;
+pub mod simd;
 
 use crate::abi::{Arg, TensorView};
 use crate::diag::Diagnostic;

@@ -113,6 +113,56 @@ pub struct Access {
     pub checks: Vec<Check>,
     /// All parts are affine in the loop box, so whole strips move at once.
     pub affine: bool,
+    /// Axis 0 goes through a table; `address` then leaves its index out.
+    pub lookup: Option<Box<Lookup>>,
+}
+
+/// How the rows of a gathered view are found: row `r` lies `table[r / page] * step + r % page * within` elements further
+/// on, and exists iff the table has that entry and it is in `0..count`.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// The table; its address is that of entry 0, its checks are its guards.
+    pub table: Access,
+    /// Distance of its entries.
+    pub stride: Ix,
+    /// Number of its entries.
+    pub entries: Ix,
+    /// Index on axis 0.
+    pub row: Ix,
+    /// Rows an entry stands for.
+    pub page: i64,
+    /// Entries are below.
+    pub count: Ix,
+    /// Elements an entry counts.
+    pub step: Ix,
+    /// Elements from row to row of a page.
+    pub within: Ix,
+}
+
+/// An operand of a matrix product.
+#[derive(Clone, Debug)]
+pub struct Operand {
+    /// Its element `(0, 0)`; checks after the first two are guards of the whole operand.
+    pub access: Access,
+    /// Distance of rows and of columns.
+    pub strides: [i64; 2],
+}
+
+/// A matrix product.
+#[derive(Clone, Debug)]
+pub struct Gemm {
+    /// `m`, `n`, `k`.
+    pub shape: [usize; 3],
+    /// Left operand, `m` rows of `k`.
+    pub a: Operand,
+    /// Right operand, `k` rows of `n`.
+    pub b: Operand,
+    /// The accumulator's first element.
+    pub acc: Access,
+    /// Ignores what the accumulator held.
+    pub set: bool,
+    /// Rows and columns have factors, which bodies before this op kept.
+    pub scaled: bool,
 }
 
 /// Where an index result goes.
@@ -155,6 +205,13 @@ pub enum Collect {
         cond: Reg,
         /// Environment position.
         result: usize,
+    },
+    /// Kept as the factors of the rows (0) or columns (1) of the matrix product that follows.
+    Keep {
+        /// The element's factor.
+        value: Reg,
+        /// Which.
+        side: usize,
     },
 }
 
@@ -336,6 +393,7 @@ pub enum Instr {
         dst: usize,
         total: Option<Reg>,
     },
+    Gemm(Box<Gemm>),
     /// A barrier: block-level ops are phases already.
     Nothing,
 }

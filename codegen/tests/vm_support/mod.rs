@@ -148,7 +148,7 @@ impl Kit {
         let ix = self.b.ix_var(var);
         f(self, ix);
         self.b.close();
-        self.b.push(Op::For { var, lo, hi, body });
+        self.b.push(Op::For { var, lo, hi, body, stages: 3 });
     }
     pub fn looped(&mut self, f: impl FnOnce(&mut Kit)) {
         let body = self.b.open();
@@ -181,6 +181,60 @@ impl Kit {
         let id = self.b.push(Op::If { cond, then, els, results });
         self.b.kernel.values[result.0 as usize].def = Some(id);
         result
+    }
+    pub fn gemm(&mut self, a: ViewId, b: ViewId, acc: BufferId, set: bool) {
+        self.b.push(Op::Gemm { a, b, acc, set, scales: None });
+    }
+    /// A matrix product whose row and column factors are vectors of tiles or tensors.
+    pub fn gemm_scaled(&mut self, a: ViewId, b: ViewId, acc: BufferId, set: bool, factors: [ViewId; 2]) {
+        let extents = self.b.kernel.buffer(acc).extents.clone();
+        let scales = [0, 1].map(|side| {
+            let (vars, ix) = self.elements(&extents[side..=side]);
+            let body = self.b.open();
+            let value = self.load(factors[side], &ix);
+            let value = self.cast(value, DType::F32);
+            self.b.close();
+            GemmScale { var: vars[0], body, value }
+        });
+        self.b.push(Op::Gemm { a, b, acc, set, scales: Some(scales) });
+    }
+    /// The transposed view of rank 2.
+    pub fn t(&mut self, view: ViewId) -> ViewId {
+        let mut v = self.b.kernel.view(view).clone();
+        v.extents.reverse();
+        v.strides.reverse();
+        self.b.view(v)
+    }
+    /// Rows and columns `start..start + extents` of a view of rank 2.
+    pub fn window(&mut self, view: ViewId, start: [IxId; 2], extents: [usize; 2]) -> ViewId {
+        let mut v = self.b.kernel.view(view).clone();
+        for (axis, (s, e)) in start.into_iter().zip(extents).enumerate() {
+            let step = self.b.ix_mul(s, v.strides[axis]);
+            v.offset = self.b.ix_add(v.offset, step);
+            v.extents[axis] = self.b.ix_const(e as i64);
+        }
+        self.b.view(v)
+    }
+    /// Logical rows of `[pages, page, d]` through a table.
+    pub fn paged(&mut self, base: ViewId, table: ViewId, page: usize) -> ViewId {
+        let v = self.b.kernel.view(base).clone();
+        let entries = self.b.kernel.view(table).extents[0];
+        let rows = self.b.ix_const(page as i64);
+        let rows = self.b.ix_mul(entries, rows);
+        let gather = Gather::Paged { table, page, pages: v.extents[0], page_stride: v.strides[0] };
+        self.b.view(View {
+            extents: vec![rows, v.extents[2]],
+            strides: v.strides[1..].to_vec(),
+            gather: Some(gather),
+            ..v
+        })
+    }
+    /// Rows of a tensor of rank 2 by number.
+    pub fn rows(&mut self, base: ViewId, rows: ViewId) -> ViewId {
+        let v = self.b.kernel.view(base).clone();
+        let entries = self.b.kernel.view(rows).extents[0];
+        let gather = Gather::Rows { rows, count: v.extents[0] };
+        self.b.view(View { extents: vec![entries, v.extents[1]], gather: Some(gather), ..v })
     }
     pub fn load(&mut self, view: ViewId, index: &[IxId]) -> ValueId {
         let dtype = self.b.kernel.view(view).dtype;

@@ -27,6 +27,106 @@ impl Worker<'_> {
         );
     }
 
+    /// The integer at an address that has been checked.
+    fn integer(&self, place: Place, dtype: DType, at: i64) -> i64 {
+        match place {
+            Place::Param(p) => {
+                self.shared.globals[p].map_or(-1, |g| lanes::int_from_bits(dtype, g.get(dtype, at as usize)))
+            }
+            Place::Tile(t) => match &self.tiles[t] {
+                Tile::None | Tile::F(_) => -1,
+                Tile::I(v) => lanes::int_value(dtype, v[at as usize]),
+                Tile::L(v) => v[at as usize],
+                Tile::Bytes(v) => lanes::int_from_bits(dtype, crate::formats::load_bits(v, dtype, at as usize)),
+            },
+        }
+    }
+
+    /// Whether every segment of a strip lies in one row, so that one lookup serves it.
+    fn straight(&self, fr: &Lanes, access: &Access) -> bool {
+        access.affine && access.lookup.as_ref().is_none_or(|l| l.row.coef(fr.rank.wrapping_sub(1)) == 0)
+    }
+
+    /// Where row `row` lies, relative to the access's address; `None` if it does not exist.
+    fn row(&mut self, node: &Node, l: &Lookup, row: i64, u: &RowParts) -> Option<i64> {
+        let i = row.div_euclid(l.page);
+        if !u.exists || i < 0 || i >= u.entries {
+            return None;
+        }
+        let at = u.table.wrapping_add(i.wrapping_mul(u.stride));
+        if !self.holds(&l.table, at, at) {
+            self.leaves_allocation(node, &l.table, at);
+            return None;
+        }
+        let entry = self.integer(l.table.place, l.table.dtype, at);
+        let shift = entry.wrapping_mul(u.step).wrapping_add(row.rem_euclid(l.page).wrapping_mul(u.within));
+        (0..u.count).contains(&entry).then_some(shift)
+    }
+
+    fn row_parts(&self, fr: &Lanes, l: &Lookup) -> RowParts {
+        RowParts {
+            exists: l.table.checks.iter().all(|c| (0..self.scalar(fr, &c.extent)).contains(&self.scalar(fr, &c.index))),
+            table: self.scalar(fr, &l.table.address),
+            stride: self.scalar(fr, &l.stride),
+            entries: self.scalar(fr, &l.entries),
+            row: self.scalar(fr, &l.row),
+            count: self.scalar(fr, &l.count),
+            step: self.scalar(fr, &l.step),
+            within: self.scalar(fr, &l.within),
+        }
+    }
+
+    /// Adds to each valid lane's address where its row lies; lanes whose row does not exist are no longer valid.
+    fn look_up(&mut self, fr: &Lanes, node: &Node, l: &Lookup, mask: Mask, valid: &mut Mask, address: &mut [i64]) {
+        let n = fr.n;
+        let column = |w: &mut Self, ix: &Ix| {
+            let mut v = w.temp();
+            w.lanes_of(fr, ix, &mut v);
+            v
+        };
+        let mut found = *valid;
+        for c in &l.table.checks {
+            let (index, extent) = (column(self, &c.index), column(self, &c.extent));
+            for lane in 0..n {
+                if !(0..extent[lane]).contains(&index[lane]) {
+                    found.set(lane, false);
+                }
+            }
+            self.temps.extend([index, extent]);
+        }
+        let [row, mut table, stride, entries, count, step, within] =
+            [&l.row, &l.table.address, &l.stride, &l.entries, &l.count, &l.step, &l.within].map(|ix| column(self, ix));
+        for lane in 0..n {
+            if !found.has(lane) {
+                continue;
+            }
+            let i = row[lane].div_euclid(l.page);
+            table[lane] = table[lane].wrapping_add(i.wrapping_mul(stride[lane]));
+            if i < 0 || i >= entries[lane] {
+                found.set(lane, false);
+            } else if !self.holds(&l.table, table[lane], table[lane]) {
+                self.leaves_allocation(node, &l.table, table[lane]);
+                found.set(lane, false);
+            }
+        }
+        let r = Resolved { address: table, valid: found };
+        self.touch(fr, node, &l.table, &r, mask, Kind::Read);
+        for lane in 0..n {
+            if !found.has(lane) {
+                continue;
+            }
+            let entry = self.integer(l.table.place, l.table.dtype, r.address[lane]);
+            if (0..count[lane]).contains(&entry) {
+                let inner = row[lane].rem_euclid(l.page).wrapping_mul(within[lane]);
+                address[lane] = address[lane].wrapping_add(entry.wrapping_mul(step[lane])).wrapping_add(inner);
+            } else {
+                found.set(lane, false);
+            }
+        }
+        *valid = found;
+        self.temps.extend([row, r.address, stride, entries, count, step, within]);
+    }
+
     /// Prepares the affine form of an access: uniform parts of the address and of each check.
     pub(super) fn uniform_parts(&mut self, fr: &Lanes, access: &Access) -> (i64, Vec<(i64, i64)>) {
         let mut u = std::mem::take(&mut self.uniforms);
@@ -45,6 +145,7 @@ impl Worker<'_> {
     ) {
         let (base, checks) = self.uniform_parts(fr, access);
         let inner = fr.rank.wrapping_sub(1);
+        let rows = access.lookup.as_deref().map(|l| (l, self.row_parts(fr, l)));
         for s in &fr.segs {
             let (mut lo, mut hi) = (0i64, s.len as i64);
             for (check, &(index, extent)) in access.checks.iter().zip(&checks) {
@@ -74,6 +175,14 @@ impl Worker<'_> {
             if lo >= hi {
                 f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
                 continue;
+            }
+            let mut base = base;
+            if let Some((l, u)) = &rows {
+                let Some(shift) = self.row(node, l, along(u.row, &l.row.elem, &s.x), u) else {
+                    f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
+                    continue;
+                };
+                base = base.wrapping_add(shift);
             }
             let stride = access.address.coef(inner);
             let at = along(base, &access.address.elem, &s.x).wrapping_add(stride.wrapping_mul(lo as i64));
@@ -128,6 +237,9 @@ impl Worker<'_> {
         }
         let mut address = self.temp();
         self.lanes_of(fr, &access.address, &mut address);
+        if let Some(l) = &access.lookup {
+            self.look_up(fr, node, l, mask, &mut valid, &mut address);
+        }
         for (lane, &at) in address[..n].iter().enumerate() {
             if valid.has(lane) && !self.holds(access, at, at) {
                 self.leaves_allocation(node, access, at);
@@ -169,7 +281,7 @@ impl Worker<'_> {
     ) {
         let mut out = std::mem::take(&mut T::regs_mut(&mut fr.regs)[dst.slot]);
         let n = fr.n;
-        if access.affine && self.shadow.is_none() {
+        if self.straight(fr, access) && self.shadow.is_none() {
             let others = other.map(|r| &T::regs(&fr.regs)[r.slot]);
             let mut bytes = std::mem::take(&mut self.bytes);
             self.affine_parts(fr, node, access, |w, part| match part {
@@ -239,7 +351,7 @@ impl Worker<'_> {
     pub(super) fn store<T: Lane>(&mut self, fr: &Lanes, node: &Node, access: &Access, src: Reg, mask: Mask) {
         let x = &T::regs(&fr.regs)[src.slot];
         let backwards = !matches!(self.shared.order, crate::vm::BlockOrder::Forward);
-        if access.affine && self.shadow.is_none() {
+        if self.straight(fr, access) && self.shadow.is_none() {
             let full = mask == Mask::first(fr.n);
             self.affine_parts(fr, node, access, |w, part| {
                 let Part::Inside { lane, count, at, stride } = part else { return };
@@ -330,6 +442,18 @@ impl Worker<'_> {
         }
         self.done(r);
     }
+}
+
+/// The uniform parts of a lookup.
+struct RowParts {
+    exists: bool,
+    table: i64,
+    stride: i64,
+    entries: i64,
+    row: i64,
+    count: i64,
+    step: i64,
+    within: i64,
 }
 
 fn ceil_div(a: i64, b: i64) -> i64 {

@@ -53,6 +53,15 @@ impl Worker<'_> {
                     block.regs.l[result.slot][0] = v;
                 }
             },
+            Collect::Keep { value, side } => {
+                let mut all = std::mem::take(&mut self.factors[*side]);
+                all.resize(total, 0.0);
+                self.strips(&mut fr, &extents, rank, total, origin, &body.code, |fr, first, n| {
+                    all[first..first + n].copy_from_slice(&fr.regs.f[value.slot][..n]);
+                    true
+                });
+                self.factors[*side] = all;
+            }
             Collect::First { cond, result } => {
                 let mut found = total;
                 let forward = matches!(self.shared.order, crate::vm::BlockOrder::Forward);

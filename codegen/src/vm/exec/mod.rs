@@ -9,6 +9,7 @@ mod access;
 mod body;
 mod index;
 mod mask;
+mod matrix;
 mod notice;
 mod tile;
 
@@ -136,6 +137,10 @@ pub struct Worker<'p> {
     /// The current body's rows run together, and its accesses are known to exist.
     merged: bool,
     shadow: Option<Shadow>,
+    /// Factors of rows and columns for the next matrix product.
+    factors: [Vec<f32>; 2],
+    /// Scratch of matrix products: decoded operands, the chain of a scaled one, a panel.
+    matrices: [Vec<f32>; 4],
 }
 
 /// A part of a strip along the innermost axis.
@@ -182,6 +187,8 @@ impl<'p> Worker<'p> {
             stopped: false,
             merged: false,
             shadow,
+            factors: Default::default(),
+            matrices: Default::default(),
         }
     }
 
@@ -377,6 +384,7 @@ impl<'p> Worker<'p> {
                 Class::I => self.scan::<i32>(fr, node, info, *kind, src, shape, strides, *axis, *dst, *total),
                 Class::L => self.scan::<i64>(fr, node, info, *kind, src, shape, strides, *axis, *dst, *total),
             },
+            Instr::Gemm(g) => self.gemm(fr, node, g),
             Instr::Nothing => {}
         }
         None

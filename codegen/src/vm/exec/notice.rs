@@ -202,6 +202,38 @@ impl Worker<'_> {
         self.shadow = Some(shadow);
     }
 
+    /// A product of finite numbers that is none.
+    pub(super) fn strange_product(&mut self, node: &Node, what: &str, [row, column]: [usize; 2]) {
+        let d = Diagnostic::error(
+            self.shared.kernel,
+            node.span,
+            "S0151",
+            format!("{what} appears first at `gemm`, in row {row} and column {column}"),
+        )
+        .warning()
+        .note(self.block_text(), None)
+        .help("scale the operands before the product if that is not meant");
+        if let Some(s) = &mut self.shadow
+            && s.first("S0151", node.op, node.op)
+        {
+            s.messages.push(d);
+        }
+    }
+
+    /// An operand picked outside its tile, which then counts as zeros.
+    pub(super) fn absent_operand(&mut self, node: &Node, access: &Access) {
+        let name = self.name(access.place).to_string();
+        let d = Diagnostic::error(
+            self.shared.kernel,
+            node.span,
+            "S0101",
+            format!("index outside `{name}`: the picked operand does not exist"),
+        )
+        .note(self.block_text(), None)
+        .help("bound the index that picks it");
+        self.find("S0101", node, node, d);
+    }
+
     pub(super) fn saturation(&mut self, fr: &Lanes, node: &Node, mask: &Mask, to: DType, x: Reg) {
         let Some(shadow) = &mut self.shadow else { return };
         if !matches!(to, DType::E4m3 | DType::E5m2 | DType::E2m1) || x.class != Class::F {

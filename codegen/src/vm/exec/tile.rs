@@ -37,23 +37,32 @@ impl Worker<'_> {
         }
         self.bytes = bytes;
         if self.shadow.is_some() {
-            self.touch_whole(node, src, base, shape, strides);
+            self.touch_whole(node, src, base, shape, strides, Kind::Read);
         }
         out
     }
 
-    pub(super) fn touch_whole(&mut self, node: &Node, src: &Access, base: i64, shape: &[usize], strides: &[i64]) {
+    /// Touches every element of a tile view.
+    pub(super) fn touch_whole(
+        &mut self,
+        node: &Node,
+        src: &Access,
+        base: i64,
+        shape: &[usize],
+        strides: &[i64],
+        kind: Kind,
+    ) {
         let inner = shape.last().copied().unwrap_or(1);
         let step = strides.last().copied().unwrap_or(1);
         let n: usize = shape.iter().product();
-        for i in 0..n {
-            let at = base + row_offset(i / inner, shape, strides) + (i % inner) as i64 * step;
-            let mut one = Lanes { n: 1, ..Lanes::default() };
-            one.segs.push(Seg { lane: 0, len: 1, x: [0; MAX_RANK] });
-            let mut valid = Mask::default();
-            valid.set(0, true);
-            let r = Resolved { address: vec![at], valid };
-            self.touch(&one, node, src, &r, valid, Kind::Read);
+        for first in (0..n).step_by(WIDTH) {
+            let count = WIDTH.min(n - first);
+            let strip = Lanes { n: count, ..Lanes::default() };
+            let address = (first..first + count)
+                .map(|i| base + row_offset(i / inner, shape, strides) + (i % inner) as i64 * step)
+                .collect();
+            let valid = Mask::first(count);
+            self.touch(&strip, node, src, &Resolved { address, valid }, valid, kind);
         }
     }
 
