@@ -131,7 +131,7 @@ pub fn reference(x: &[f64], y: &[f64], [m, n, k]: [usize; 3]) -> Vec<f64> {
     let mut out = Vec::with_capacity(m * n);
     for i in 0..m {
         for j in 0..n {
-            out.push((0..k).map(|l| x[i * k + l] * y[j * k + l]).sum());
+            out.push((0..k).fold(0.0, |sum, l| sum + x[i * k + l] * y[j * k + l]));
         }
     }
     out
@@ -249,7 +249,13 @@ fn spread(problem: &HostProblem, name: &str, rows: usize, k: usize, gran: [usize
     let wide = scale_rows.next_multiple_of(4);
     let mut table = vec![0.0; scale_rows * groups];
     let has = |suffix: &str| problem.tensors.contains_key(&format!("{name}{suffix}"));
-    let suffix = if has("_packed") { "_packed" } else if has("_mn_major") { "_mn_major" } else { "" };
+    let suffix = if has("_packed") {
+        "_packed"
+    } else if has("_mn_major") {
+        "_mn_major"
+    } else {
+        ""
+    };
     let numbers = p::numbers(OP, problem, &format!("{name}{suffix}"))?;
     for row in 0..scale_rows {
         for group in 0..groups {
