@@ -16,5 +16,11 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::quant::swiglu_quant::SwigluQuant),
         Arc::new(crate::transform::hadamard::Hadamard),
         Arc::new(crate::layout::transpose::Transpose),
+        Arc::new(crate::layout::sf_layout::SfLayout),
+        Arc::new(crate::gemm::fp8::GemmFp8),
+        Arc::new(crate::gemm::bf16::GemmBf16),
+        Arc::new(crate::gemm::einsum::EinsumOp),
+        Arc::new(crate::index::logits_fp8::IndexerLogitsFp8),
+        Arc::new(crate::index::logits_fp4::IndexerLogitsFp4),
     ]
 }
