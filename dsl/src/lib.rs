@@ -62,7 +62,8 @@
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
-//! | `loops` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
+//! | `matrix` `gather` `select` | matrix products, looked-up rows, top-k |
+//! | `loops` `tiles` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |
 //! | `session` | the builder state of this thread |
 #![forbid(unsafe_code)]
@@ -74,35 +75,42 @@ mod branch;
 mod compare;
 mod config;
 mod dtype;
+mod gather;
 mod index;
 mod kernel;
 mod launch;
 mod loops;
 mod math;
+mod matrix;
 mod ops;
 #[doc(hidden)]
 pub mod plumbing;
 pub mod prelude;
 mod scalar;
+mod select;
 mod session;
 mod tensor;
 mod tile;
+mod tiles;
 mod var;
 
 pub use branch::{Arm, Cond, DeviceIf, Guard, HostGuard, HostIf, IfEnd, Join, Joined};
 pub use compare::{Compare, Decides, HostNumber, Logic};
 pub use config::{ConfigField, ConfigWord};
 pub use dtype::*;
+pub use gather::Table;
 pub use index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use kiln_codegen::spec::KernelDef;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
 pub use launch::{View, ViewMut};
 pub use loops::{BoxIndex, DeviceLoop, ElementBody, Jumps, Parallel, Rng, Sequential, Spread, WhileCond};
+pub use matrix::{Mma, ScaledMma};
 pub use ops::{Dest, Grid, Place, Reduce, Side};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use tile::{Frag, Shared, Space, Tile};
+pub use tiles::{OpenTiles, Pipeline, Raster, TileLoop};
 pub use var::{Held, IntoHeld, Var, VarInit};
 
 /// Host code inside a kernel, left as it is: `let mut tiles = host!(Vec::new());`.

@@ -41,7 +41,7 @@ pub fn parallel<const N: usize>(extents: [usize; N]) -> Parallel<N> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a device loop",
     label = "a host iterator needs `unroll(..)`",
-    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `parallel(..)` and `spread(..)`"
+    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `pipeline(..)`, `parallel(..)`, `spread(..)` and `tile_loop(..)`"
 )]
 pub trait DeviceLoop {
     /// Loop index or tuple of indices.
@@ -69,7 +69,7 @@ pub struct Sequential {
 }
 #[derive(Debug)]
 enum SequentialKind {
-    For { var: IxVarId, lo: IxId, hi: IxId },
+    For { var: IxVarId, lo: IxId, hi: IxId, stages: usize },
     Loop,
 }
 
@@ -89,7 +89,7 @@ impl DeviceLoop for Rng {
             let var = s.b.new_ix_var(name(names, 0, "i"), IxVarKind::Loop, Some(lo), Some(last));
             let at = s.b.here();
             let body = s.b.open();
-            (Sequential { kind: SequentialKind::For { var, lo, hi }, body, at }, Ix::of(s.b.ix_var(var)))
+            (Sequential { kind: SequentialKind::For { var, lo, hi, stages: 1 }, body, at }, Ix::of(s.b.ix_var(var)))
         })
     }
 }
@@ -135,13 +135,21 @@ pub fn while_test<C: WhileCond>(_: &Sequential, c: C) {
 }
 
 impl Sequential {
+    /// The same loop with stages of a software pipeline.
+    pub(crate) fn staged(mut self, n: usize) -> Self {
+        match &mut self.kind {
+            SequentialKind::For { stages, .. } => *stages = n,
+            SequentialKind::Loop => {}
+        }
+        self
+    }
     /// The loop ends.
     #[track_caller]
     pub fn end(self) {
         with(|s| {
             s.b.close();
             let op = match self.kind {
-                SequentialKind::For { var, lo, hi } => Op::For { var, lo, hi, body: self.body, stages: 1 },
+                SequentialKind::For { var, lo, hi, stages } => Op::For { var, lo, hi, body: self.body, stages },
                 SequentialKind::Loop => Op::Loop { body: self.body },
             };
             s.push_at(self.at, op);

@@ -29,6 +29,8 @@ pub(crate) struct Session {
     files: HashMap<&'static str, Arc<str>>,
     /// Nesting of element bodies; tile ops are refused inside.
     pub(crate) bodies: usize,
+    /// Where the loop over output tiles ended: position, and ops of the kernel's body by then.
+    tiles: Option<(SpanId, usize)>,
     /// Name for the next buffer or index variable, and the call depth it was given at.
     pending: Option<(&'static str, usize)>,
 }
@@ -64,6 +66,24 @@ impl Session {
         let span = self.b.kernel.span_of(at).clone();
         self.b.at(span);
         self.b.push(op)
+    }
+    /// A loop over output tiles ends here.
+    pub(crate) fn end_tiles(&mut self) {
+        self.tiles = Some((self.b.here(), self.body_length()));
+    }
+    fn body_length(&self) -> usize {
+        self.b.kernel.block(self.b.kernel.body).ops.len()
+    }
+    /// Refuses what stands behind a loop over output tiles.
+    fn check_tiles(&mut self) {
+        let Some((end, length)) = self.tiles else { return };
+        let body = &self.b.kernel.block(self.b.kernel.body).ops;
+        let Some(&op) = body.get(length) else { return };
+        let k = &self.b.kernel;
+        let d = Diagnostic::error(k, k.op(op).span, "B0108", "a statement behind the `tile_loop`")
+            .note("the loop ends", Some(k.span_of(end).clone()))
+            .help("a tile is finished by its own block: move the statement into the loop");
+        self.errors.push(d);
     }
     /// Name for a new buffer or variable: the `let` it is bound by, else `default`.
     pub(crate) fn take_name(&mut self, default: &'static str) -> &'static str {
@@ -149,14 +169,16 @@ pub(crate) fn build(info: &KernelInfo, at: &Location<'_>, f: impl FnOnce()) -> R
         errors: vec![],
         files: HashMap::new(),
         bodies: 0,
+        tiles: None,
         pending: None,
     };
     let outer = CURRENT.replace(Some(session));
     let outcome = quietly(f);
     let session = CURRENT.replace(outer);
-    let Some(session) = session else {
+    let Some(mut session) = session else {
         return Err(vec![Diagnostic::error_at(span, "B0101", "the builder lost its state")]);
     };
+    session.check_tiles();
     let mut errors = session.errors;
     if let Err(panic) = outcome {
         let span =

@@ -166,6 +166,7 @@ atomics! {
 
 /// Fixes the first axis of a view at `index`.
 pub(crate) fn picked(s: &mut Session, view: ViewId, index: IxId) -> ViewId {
+    crate::gather::not_gathered(s, view, "pick");
     let mut v = s.b.kernel.view(view).clone();
     let (extent, stride) = (v.extents.remove(0), v.strides.remove(0));
     let step = s.b.ix_mul(index, stride);
@@ -178,6 +179,7 @@ pub(crate) fn picked(s: &mut Session, view: ViewId, index: IxId) -> ViewId {
 
 /// Joins the first two axes of a view.
 fn merged(s: &mut Session, view: ViewId) -> ViewId {
+    crate::gather::not_gathered(s, view, "merge_leading");
     let mut v = s.b.kernel.view(view).clone();
     let inner = s.b.ix_mul(v.strides[1], v.extents[1]);
     if inner != v.strides[0] && s.b.kernel.ix_const(v.extents[0]) != Some(1) {
@@ -233,6 +235,7 @@ impl<T: DType, const N: usize, A> Gm<T, N, A> {
     {
         let (offset, extents, strides) = (byte_offset.ix().id, ids(extents.axes()), ids(byte_strides.axes()));
         with(|s| {
+            crate::gather::not_gathered(s, self.view, "view_as");
             let base = s.b.kernel.view(self.view).clone();
             if !row_major(s, &base) {
                 s.error("B0501", "`view_as` needs bytes that follow each other in memory").help =

@@ -77,8 +77,8 @@ pub struct Kernel {
     pub grid: Vec<IxId>,
     /// Block index variables, one a grid axis.
     pub block_ids: Vec<IxVarId>,
-    /// Order in which blocks of a two-dimensional grid of output tiles should start: in panels of this many rows of
-    /// axis 0, each walked along axis 1 row by row of the panel. `None` leaves the order to the target. It never changes
+    /// Order in which the blocks of a grid of output tiles should start: in panels of this many rows of axis 0, each
+    /// walked column by column of axis 1; 1 means row by row. `None` leaves the order to the target. It never changes
     /// what a block computes.
     pub raster: Option<usize>,
     /// Warps of 32 threads a block has on targets with threads. Part of the numerics: reductions use it.
