@@ -15,7 +15,9 @@
 //! No device is touched here: an operator turns a problem into a `Plan`, which the runtime executes.
 #![forbid(unsafe_code)]
 
+pub mod attention;
 pub mod elementwise;
+pub mod index;
 pub mod layout;
 pub mod norm;
 pub mod numeric;
