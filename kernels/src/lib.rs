@@ -9,6 +9,12 @@
 //! | `swiglu_quant` | `g·σ(g)·u·w`, then the cast above | [`quant::swiglu_quant`] |
 //! | `hadamard` | `y = H_n · x · n^-½` | [`transform::hadamard`] |
 //! | `transpose` | `xt[b, n, m] = x[b, m, n]` | [`layout::transpose`] |
+//! | `mla_decode_dense` | attention over a paged cache | [`attention::decode_dense`] |
+//! | `mla_decode_sparse` | attention over chosen tokens of quantised caches | [`attention::decode_sparse`] |
+//! | `mla_combine` | merging of splits | [`attention::combine`] |
+//! | `attention_sliding_window` | attention to the last keys | [`attention::sliding_window`] |
+//! | `mla_sched_meta` | greedy fill of keys into parts | [`attention::sched_meta`] |
+//! | `topk_select` | indices of the `k` largest of a row | [`index::topk_select`] |
 //!
 //! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
 //! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.

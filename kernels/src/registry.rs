@@ -15,5 +15,11 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::quant::swiglu_quant::SwigluQuant),
         Arc::new(crate::transform::hadamard::Hadamard),
         Arc::new(crate::layout::transpose::Transpose),
+        Arc::new(crate::attention::decode_dense::MlaDecodeDense),
+        Arc::new(crate::attention::decode_sparse::MlaDecodeSparse),
+        Arc::new(crate::attention::combine::MlaCombine),
+        Arc::new(crate::attention::sliding_window::SlidingWindow),
+        Arc::new(crate::attention::sched_meta::MlaSchedMeta),
+        Arc::new(crate::index::topk_select::TopkSelect),
     ]
 }

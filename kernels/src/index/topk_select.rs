@@ -129,6 +129,10 @@ pub fn topk_select<T: Float, I: IndexInt>(
         let picks = frag::<U32, 1>([chunk]);
         let best_key = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
         let best_at = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
+        if cfg.sorted {
+            zero(best_key);
+            zero(best_at);
+        }
         for c in 0..len.div_ceil(chunk) {
             let p0 = c * chunk;
             for i in parallel([chunk]) {
