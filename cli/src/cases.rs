@@ -94,7 +94,7 @@ pub fn parse(text: &str) -> Result<Vec<GoldenCase>, Malformed> {
     let whole = |expected: &str, got: String| (String::new(), expected.to_string(), got);
     let json: Value = serde_json::from_str(text).map_err(|e| whole("valid JSON", e.to_string()))?;
     let format = json.get("format").cloned().unwrap_or(Value::Null);
-    if format != Value::from(FORMAT) {
+    if format != FORMAT {
         return Err(whole(&format!("`format` {FORMAT}"), format.to_string()));
     }
     let list =

@@ -105,7 +105,7 @@ pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
 pub use launch::{View, ViewMut};
 pub use loops::{BoxIndex, DeviceLoop, ElementBody, Jumps, Parallel, Rng, Sequential, Spread, WhileCond};
-pub use matrix::{Mma, ScaledMma};
+pub use matrix::{Mma, ScaledMma, Unset};
 pub use ops::{Dest, Grid, Place, Reduce, Side};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};

@@ -163,7 +163,8 @@ fn copy_sides<const N: usize>(src: Side<N>, dst: Side<N>) {
         let extents = match (src.tile, dst.tile) {
             (Some(a), Some(b)) => {
                 if a != b {
-                    s.error("B0201", format!("copy of a {a:?} tile to a {b:?} tile"));
+                    s.error("B0201", format!("copy of a {a:?} tile to a {b:?} tile")).help =
+                        Some("give both the same shape, or reshape one of them".into());
                 }
                 b
             }

@@ -3,6 +3,7 @@
 //! | operator | formula | file |
 //! | --- | --- | --- |
 //! | `vector_add` | `z = x + y` | [`elementwise::vector_add`] |
+//! | `copy` | `y = x`, the bandwidth ceiling | [`elementwise::copy`] |
 //! | `rmsnorm` | `y = x · (mean(x²) + eps)^-½ · weight` | [`norm::rmsnorm`] |
 //! | `rope_partial` | rotation of channel pairs by the token's angles | [`position::rope_partial`] |
 //! | `quant_per_token_fp8` | rows to e4m3, a scale for each group | [`quant::per_token_fp8`] |

@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub fn registry() -> Vec<Arc<dyn OpSpec>> {
     vec![
         Arc::new(crate::elementwise::vector_add::VectorAdd),
+        Arc::new(crate::elementwise::copy::Copy),
         Arc::new(crate::norm::rmsnorm::Rmsnorm),
         Arc::new(crate::position::rope_partial::RopePartial),
         Arc::new(crate::quant::per_token_fp8::PerTokenFp8),

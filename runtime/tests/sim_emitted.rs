@@ -152,3 +152,101 @@ fn emitted_kernels_equal_the_vm() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Runs a mutated text; says how it was noticed.
+fn noticed(name: &str, text: &str, built: &Built) -> Vec<&'static str> {
+    // Two blocks where one takes 2048 elements, and always a tail.
+    let size = if name.starts_with("vector_add") { 2500 } else { 37 };
+    let syms: Vec<i64> = built.kernel.syms.iter().map(|s| s.multiple_of * size).collect();
+    let args = arguments(&built.kernel, &syms, 7);
+    let expected = arguments(&built.kernel, &syms, 7);
+    vm::run(&built.kernel, &built.facts, &syms, &expected, &vm::Options::default())
+        .unwrap_or_else(|e| panic!("{name}: {e:?}"));
+    let found = simulate(text, built, &syms, &args);
+    let mut how: Vec<_> = found.list().iter().map(|f| f.code.name()).collect();
+    if found.is_empty() && bytes(&args) != bytes(&expected) {
+        how.push("wrong result");
+    }
+    how
+}
+
+#[test]
+fn every_barrier_is_needed() {
+    let (mut tried, mut missed) = (0, vec![]);
+    for (name, kernel) in emit_kernels::all() {
+        let Ok(built) = compile::check(kernel) else { continue };
+        let text = compile::source(&built, Target::Sm80).unwrap_or_else(|e| panic!("{name}: {e:?}")).source.text;
+        for (at, barrier) in text.match_indices("__syncthreads();") {
+            let mutant = format!("{}{}", &text[..at], &text[at + barrier.len()..]);
+            tried += 1;
+            // With one warp, stages whose strides are multiples of 32 stay within a thread.
+            let needless = name == "hadamard" && text[at..].lines().next().is_some_and(|l| l.contains(":3:5"));
+            if noticed(name, &mutant, &built).is_empty() != needless {
+                let line = text[..at].matches('\n').count() + 1;
+                missed.push(format!("{name} line {line}: {}", text.lines().nth(line - 1).unwrap_or("")));
+            }
+        }
+    }
+    assert!(tried >= 15, "only {tried} barriers");
+    assert!(missed.is_empty(), "unexpected outcome without:\n{}", missed.join("\n"));
+}
+
+#[test]
+fn mutations_of_emitted_text_are_noticed() {
+    /// Kernel, text, its replacement, and how it must be noticed: a code, or `wrong result` for what is ordered,
+    /// initialised and in range but not what was meant.
+    const MUTATIONS: &[(&str, &str, &str, &str)] = &[
+        ("vector_add", "if (bx * 2048 + i < n) z_at", "if (bx * 2048 + i <= n) z_at", "GLOBAL_RANGE"),
+        ("vector_add", "bx * 2048 + i < n ? x_at[i] : 0.0f", "x_at[i]", "GLOBAL_RANGE"),
+        ("vector_add", "y + bx * 2048", "y - 1 + bx * 2048", "GLOBAL_RANGE"),
+        ("vector_add", "z + bx * 2048", "z", "BLOCK_RACE"),
+        ("vector_add", "x_i + y_i", "x_i - y_i", "wrong result"),
+        ("vector_add_aligned", "z_at + i", "z_at + i + 1", "MISALIGNED"),
+        ("transpose", "by * 64 + i < m && bx * 64 + j < n", "by * 64 + i < m", "GLOBAL_RANGE"),
+        ("transpose", "tile + i * 66 + j", "tile + i * 64 + j", "UNINIT_SHARED"),
+        ("transpose", "tile[(i + v) * 66 + j]", "tile[(i + v) * 66 + j + 2]", "UNINIT_SHARED"),
+        ("transpose", "y + bx * 64 * m + by * 64", "y + bx * 64 * m + by * 63", "MISALIGNED"),
+        ("transpose", "x + by * 64 * n + bx * 64", "x + bx * 64 * n + by * 64", "GLOBAL_RANGE"),
+        ("histogram", "atomicAdd(&hist[bin], 1u)", "hist[bin] += 1u", "RACE_READ"),
+        (
+            "histogram",
+            "if (ok) st<16>(hist + i, hist_v);",
+            "if (ok && i > 8) st<16>(hist + i, hist_v);",
+            "UNINIT_SHARED",
+        ),
+        ("histogram", "max_of<int>(x_i, 0), 255)", "max_of<int>(x_i, 0) - 20, 255)", "SHARED_RANGE"),
+        ("histogram", "if (lane == 0) partials[warp]", "partials[warp]", "RACE_WRITE"),
+        ("histogram", "if (tid == 0) first[0]", "first[tid]", "GLOBAL_RANGE"),
+        ("hadamard", "f[e + 128] = f_i - f_i2", "f[e + 129] = f_i - f_i2", "SHARED_RANGE"),
+        ("hadamard", "x + bx * 256", "x", "BLOCK_RACE"),
+        ("scan", "p < 1000 ? a[p] : 0", "a[p]", "UNINIT_SHARED"),
+        ("scan", "if (lane == 31) partials[warp]", "if (lane == 30) partials[warp]", "wrong result"),
+        ("rmsnorm", "if (lane == 0) partials[warp]", "if (tid == 0) partials[warp]", "UNINIT_SHARED"),
+        ("rmsnorm", "reduce_lanes<Sum, 32>", "reduce_lanes<Sum, 16>", "wrong result"),
+        ("rmsnorm", "(float*)shared", "(float*)(shared + 4)", "SHARED_RANGE"),
+        ("rmsnorm", "x + bx * 7168", "x + (bx + 1) * 7168", "GLOBAL_RANGE"),
+        ("rmsnorm", "st<16>(y_at + j, y_n)", "st<16>(y_at + j + 4, y_n)", "MISALIGNED"),
+        ("rmsnorm", "__syncthreads();", "if (warp != 1) __syncthreads();", "DIVERGENT_BARRIER"),
+        ("rmsnorm", "float acc = -0.0f;", "float acc;", "wrong result"),
+        ("softmax_rows", "if (lane == 0)", "if (lane == 0 && warp != 2)", "UNINIT_SHARED"),
+    ];
+    let mut wrong = vec![];
+    for (name, from, to, how) in MUTATIONS {
+        let kernel = emit_kernels::all().into_iter().find(|k| k.0 == *name).expect("a kernel of this name").1;
+        let built = compile::check(kernel).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let text = compile::source(&built, Target::Sm80).unwrap_or_else(|e| panic!("{name}: {e:?}")).source.text;
+        let body = text.find("extern \"C\" __global__").expect("a kernel");
+        // The kernel's own lines first: the prelude is shared with all others.
+        let at = text[body..].find(from).map(|i| body + i).or_else(|| text.find(from));
+        let Some(at) = at else {
+            wrong.push(format!("{name}: `{from}` is not in the text"));
+            continue;
+        };
+        let mutant = format!("{}{to}{}", &text[..at], &text[at + from.len()..]);
+        let got = noticed(name, &mutant, &built);
+        if !got.contains(how) {
+            wrong.push(format!("{name}: `{from}` -> `{to}`: expected {how}, noticed as {got:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

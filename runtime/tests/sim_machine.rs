@@ -137,6 +137,43 @@ fn correct_kernels_are_right_and_silent() {
     }
 }
 
+/// A 16 x 8 product of one warp: both operands come through `ldmatrix`, B transposed.
+const PRODUCT: &str = r#"
+typedef u16 bf16;
+extern "C" __global__ void __launch_bounds__(32) product(const bf16* __restrict__ a, const bf16* __restrict__ b, float* __restrict__ c) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int tid = threadIdx.x;
+    bf16* const as = (bf16*)shared;
+    bf16* const bs = as + 256;
+    cp_async16(as + tid * 8, a + tid * 8);
+    if (tid < 16) cp_async16(bs + tid * 8, b + tid * 8);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();
+    u32 af[4], bf[4];
+    ldmatrix_x4(af, as + tid % 16 * 16 + tid / 16 * 8);
+    ldmatrix_x4_trans(bf, bs + tid % 16 * 8);
+    float d[4] = {0, 0, 0, 0};
+    mma_bf16_16x8x16(d, af, bf[0], bf[1]);
+    for (int i = 0; i < 4; i++) c[(tid / 4 + i / 2 * 8) * 8 + tid % 4 * 2 + i % 2] = d[i];
+}
+"#;
+
+#[test]
+fn matrices_multiply() {
+    let narrow = |n: usize, f: &dyn Fn(usize) -> f32| {
+        let bytes: Vec<u8> = (0..n).flat_map(|i| ((f(i).to_bits() >> 16) as u16).to_le_bytes()).collect();
+        TensorView::contiguous(DType::Bf16, &[n], Arc::new(HostMemory::from_bytes(&bytes)))
+    };
+    let (fa, fb) = (|i: usize| (i % 13) as f32 - 6.0, |i: usize| (i % 7) as f32 - 3.0);
+    let (a, b, c) = (narrow(256, &fa), narrow(128, &fb), tensor(&[0.0; 128]));
+    let shape = Shape { grid: [1, 1, 1], threads: 32, shared_bytes: 768 };
+    let findings = execute(PRODUCT, "product", shape, &[input("a", &a), input("b", &b), output("c", &c)]);
+    assert!(findings.is_empty(), "{:#?}", findings.list());
+    let want: Vec<f32> = (0..128).map(|i| (0..16).map(|k| fa(i / 8 * 16 + k) * fb(k * 8 + i % 8)).sum()).collect();
+    assert_eq!(values(&c), want);
+}
+
 #[test]
 fn mutations_are_caught_with_their_code() {
     let cases: &[(&str, &str, &str, &[Code])] = &[

@@ -17,7 +17,7 @@ use kiln_codegen::spec::{Case, OpSpec};
 use kiln_runtime::Device;
 use kiln_runtime::measure::{self, MeasureOptions, Measurement, Mode};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Above this many input elements the plain reference would take minutes; the result is then not judged.
@@ -139,7 +139,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     Ok(())
 }
 
-fn record(path: &PathBuf, row: &Value, device: &Device) -> Result<(), Failure> {
+fn record(path: &Path, row: &Value, device: &Device) -> Result<(), Failure> {
     let info = device.info();
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut line = row.as_object().cloned().unwrap_or_default();

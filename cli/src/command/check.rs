@@ -90,7 +90,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let mut table = out.table("check", columns);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let start = Instant::now();
-    in_order(&jobs, &toolchain, |i, row| {
+    in_order(&jobs, &toolchain, out.json, |i, row| {
         out.progress(&format!("{}/{} {}", i + 1, jobs.len(), row["kernel"].as_str().unwrap_or_default()));
         *counts.entry(row["status"].as_str().unwrap_or_default().into()).or_default() += 1;
         table.row(row)
@@ -193,6 +193,7 @@ fn add(
 fn in_order(
     jobs: &[Job],
     toolchain: &Result<Arc<Toolchain>, String>,
+    count: bool,
     mut each: impl FnMut(usize, Value) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
@@ -205,7 +206,7 @@ fn in_order(
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     // The receiver goes away when the output is closed; nothing is left to do then.
-                    if i >= jobs.len() || send.send((i, row(&jobs[i], toolchain))).is_err() {
+                    if i >= jobs.len() || send.send((i, row(&jobs[i], toolchain, count))).is_err() {
                         return;
                     }
                 }
@@ -228,7 +229,8 @@ fn in_order(
     })
 }
 
-fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>) -> Value {
+/// The row of a build; `count` also counts instructions, which takes as long as compiling and which no table shows.
+fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Value {
     let mut row = json!({
         "kernel": job.kernel, "instance": job.instance, "config": job.config, "target": job.target.name(),
         "status": "ok", "registers": null, "spill_bytes": null, "stack_bytes": null, "shared_bytes": null,
@@ -266,7 +268,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>) -> Value {
             let r = &compiled.report;
             let missed = r.missed();
             // Counts need the disassembler; without it the field stays empty.
-            let instructions = toolchain.instructions(&compiled.image).ok().flatten().unwrap_or_default();
+            let instructions = if count { toolchain.instructions(&compiled.image).ok().flatten() } else { None };
             row["registers"] = r.registers.into();
             row["spill_bytes"] = r.spill_bytes.into();
             row["stack_bytes"] = r.stack_bytes.into();
@@ -274,7 +276,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>) -> Value {
             row["compile_ms"] = json!((r.compile_ms * 10.0).round() / 10.0);
             row["code_bytes"] = r.code_bytes.into();
             row["cached"] = r.cached.into();
-            row["instructions"] = json!(instructions);
+            row["instructions"] = json!(instructions.unwrap_or_default());
             if !missed.is_empty() {
                 row["status"] = "fail".into();
                 row["messages"] = json!(missed);

@@ -291,7 +291,7 @@ fn resources(t: &mut String, step: &Step, target: Target, caps: Caps, lowered: &
     line!(t, "  {} bytes of shared memory, {} bytes of code", source.shared_bytes, report.code_bytes);
     let limits = [
         ("threads", caps.resident_threads / source.threads.max(1)),
-        ("registers", caps.registers / (report.registers.max(1) as usize * source.threads.max(1))),
+        ("registers", caps.registers / (report.registers.max(1) * source.threads.max(1))),
         ("shared memory", caps.shared_bytes_per_sm.checked_div(source.shared_bytes).unwrap_or(usize::MAX)),
     ];
     if let Some((what, blocks)) = limits.into_iter().min_by_key(|(_, n)| *n) {

@@ -11,7 +11,7 @@ use kiln_codegen::spec::OpSpec;
 use kiln_runtime::Device;
 use regex::Regex;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Options of `kiln run`.
@@ -103,7 +103,7 @@ fn only(pattern: Option<&str>) -> Result<Option<Regex>, Failure> {
 }
 
 /// Every case of a folder whose operator is selected; with no names also those nobody claims, as skips.
-fn golden(folder: &PathBuf, selections: &[Selection], args: &Args) -> Result<Vec<Todo>, Failure> {
+fn golden(folder: &Path, selections: &[Selection], args: &Args) -> Result<Vec<Todo>, Failure> {
     if args.instance.shape.is_some() || !args.instance.dtype.is_empty() {
         return Err(Failure::usage(
             "--cases",

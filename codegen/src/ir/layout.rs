@@ -23,6 +23,9 @@ pub struct MemoryLayout {
 /// `thread = group * lanes + lane`, `register = (round * steps + step) * vec + in % vec`.
 /// If `split_axis` is the rank, rows are single elements and every one of the `lanes` threads holds or computes a copy.
 /// A row whose length is not a multiple of `vec * lanes` is padded: the missing elements exist in no thread.
+///
+/// With a [`Fragment`] the elements lie as matrix units leave them instead; `split_axis`, `vec` and `lanes` are then 0, 2
+/// and 32.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Distribution {
     /// First axis that belongs to `inner`.
@@ -33,6 +36,49 @@ pub struct Distribution {
     pub lanes: usize,
     /// Threads of the block.
     pub threads: usize,
+    /// Layout of a matrix unit's accumulator.
+    pub fragment: Option<Fragment>,
+}
+
+/// An `[m, n]` tile in 16 x 8 pieces. Warp `w` has the pieces of `atoms[0]` rows and `atoms[1]` columns of pieces that
+/// start at piece `(w / warps[1] * atoms[0], w % warps[1] * atoms[1])`. Within piece `(a, b)` of a warp, lane `l` holds
+/// rows `l / 4` and `l / 4 + 8`, columns `l % 4 * 2` and the next: register `((a * atoms[1] + b) * 2 + row / 8) * 2 +
+/// column % 2`. Pieces may reach over the tile's end; what lies there is held and never looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fragment {
+    /// Warps along each axis.
+    pub warps: [usize; 2],
+    /// Pieces a warp has along each axis.
+    pub atoms: [usize; 2],
+}
+
+impl Fragment {
+    /// Rows and columns of a piece.
+    pub const ATOM: [usize; 2] = [16, 8];
+
+    /// The layout of an `[m, n]` tile that gives the warps equal shares, as square as they can be: operands are read
+    /// once for each row and column of pieces.
+    pub fn of(m: usize, n: usize, warps: usize) -> Fragment {
+        let pieces = [m.div_ceil(Self::ATOM[0]).max(1), n.div_ceil(Self::ATOM[1]).max(1)];
+        let split = |rows: usize| {
+            let warps = [rows, warps / rows];
+            Fragment { warps, atoms: [pieces[0].div_ceil(warps[0]), pieces[1].div_ceil(warps[1])] }
+        };
+        let cost = |f: &Fragment| {
+            let [a, b] = f.atoms;
+            (a * b, a * Self::ATOM[0] + b * Self::ATOM[1], f.warps[1])
+        };
+        let whole = split(warps);
+        (1..warps)
+            .filter(|&r| warps.is_multiple_of(r))
+            .map(split)
+            .fold(whole, |best, f| if cost(&f) < cost(&best) { f } else { best })
+    }
+
+    /// True if some warp's pieces reach over the end of an axis with this extent.
+    pub fn overhangs(&self, axis: usize, extent: usize) -> bool {
+        self.warps[axis] * self.atoms[axis] * Self::ATOM[axis] != extent
+    }
 }
 
 impl Distribution {
@@ -50,11 +96,17 @@ impl Distribution {
     }
     /// Rows each group goes through.
     pub fn rounds(&self, extents: &[usize]) -> usize {
-        self.outer(extents).div_ceil(self.groups())
+        match self.fragment {
+            Some(f) => f.atoms[0],
+            None => self.outer(extents).div_ceil(self.groups()),
+        }
     }
     /// Vectors of a row each thread goes through.
     pub fn steps(&self, extents: &[usize]) -> usize {
-        self.inner(extents).div_ceil(self.vec * self.lanes)
+        match self.fragment {
+            Some(f) => 2 * f.atoms[1],
+            None => self.inner(extents).div_ceil(self.vec * self.lanes),
+        }
     }
     /// Registers each thread needs to hold its elements.
     pub fn registers(&self, extents: &[usize]) -> usize {

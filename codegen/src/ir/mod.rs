@@ -34,7 +34,7 @@ pub use kernel::{
     Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, Param, ParamId, ParamKind, Properties,
     Relation, Require, Ring, RingId, RingPart, Role, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
-pub use layout::{Distribution, MemoryLayout, Order, Tree};
+pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{
     AtomicOp, BinaryOp, CmpOp, GemmScale, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp, multiplies,
 };

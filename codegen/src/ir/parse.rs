@@ -781,8 +781,14 @@ impl Parser {
         let lanes = self.count()?;
         self.word("threads")?;
         let threads = self.count()?;
+        let mut fragment = None;
+        if self.eat_word("warps") {
+            let warps = [self.count()?, self.count()?];
+            self.word("atoms")?;
+            fragment = Some(Fragment { warps, atoms: [self.count()?, self.count()?] });
+        }
         self.sign(")")?;
-        Ok(Some(Distribution { split_axis, vec, lanes, threads }))
+        Ok(Some(Distribution { split_axis, vec, lanes, threads, fragment }))
     }
 
     fn order(&mut self) -> Parsed<Option<Order>> {

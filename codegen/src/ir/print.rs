@@ -662,7 +662,12 @@ impl Printer {
 }
 
 fn distribution(d: &Distribution) -> String {
-    format!("spread_over(axis {} vec {} lanes {} threads {})", d.split_axis, d.vec, d.lanes, d.threads)
+    let fragment = d.fragment.map(|f| {
+        let ([a, b], [c, d]) = (f.warps, f.atoms);
+        format!(" warps {a} {b} atoms {c} {d}")
+    });
+    let fragment = fragment.unwrap_or_default();
+    format!("spread_over(axis {} vec {} lanes {} threads {}{fragment})", d.split_axis, d.vec, d.lanes, d.threads)
 }
 
 fn order_text(order: &Option<Order>) -> String {

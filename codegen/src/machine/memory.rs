@@ -74,6 +74,13 @@ impl Shared {
         (self.bytes.address()..self.bytes.address() + self.bytes.capacity() as u64).contains(&address)
     }
 
+    /// Why an access shortly before the first byte may not happen.
+    pub fn before(&self, address: u64, bytes: usize) -> Option<Refusal> {
+        let distance = self.bytes.address().checked_sub(address).filter(|&d| d <= 1 << 16)?;
+        let text = format!("{bytes} bytes at byte -{distance} of shared memory");
+        Some(Refusal { code: Code::SharedRange, text, wild: true })
+    }
+
     /// Offset of an access, or why it may not happen.
     pub fn locate(&self, address: u64, bytes: usize) -> Result<usize, Refusal> {
         let offset = (address - self.bytes.address()) as usize;

@@ -2,7 +2,7 @@
 //!
 //! The machine holds everything but the program: threads as bookkeeping, memories with shadow state, barriers, warp-wide
 //! operations, asynchronous copies, the choice of who runs next. Whoever runs programs (fibers in `runtime::device::sim`)
-//! asks [`Machine::next`] which thread to continue, and the running thread calls the operations. An operation that has to
+//! asks [`Machine::choose_next`] which thread to continue, and the running thread calls the operations. An operation that has to
 //! wait says so with [`Flow::Wait`]; when the thread is chosen again it has happened, and [`Machine::result`] has its
 //! outcome. Blocks run one after the other.
 //!
@@ -259,7 +259,7 @@ impl Machine {
     // --- scheduling ---
 
     /// Chooses the next thread and makes it the running one.
-    pub fn next(&mut self) -> Next {
+    pub fn choose_next(&mut self) -> Next {
         self.steps += 1;
         loop {
             if self.abandoned {
@@ -376,7 +376,10 @@ impl Machine {
         let place = if self.shared.holds(address) {
             self.shared.locate(address, bytes).map(Place::Shared)
         } else {
-            self.global.locate(address, bytes, what).map(|(t, at)| Place::Tensor(t, at))
+            match self.global.locate(address, bytes, what) {
+                Ok((t, at)) => Ok(Place::Tensor(t, at)),
+                Err(r) => Err(if r.wild { self.shared.before(address, bytes).unwrap_or(r) } else { r }),
+            }
         };
         match place {
             Ok(place) => {

@@ -65,6 +65,7 @@ struct Cell {
     write: Access,
     read: Access,
     /// Further readers since the last write, and atomic writers before the last one.
+    #[allow(clippy::box_collection, reason = "nearly always absent, and there is a cell for every word of memory")]
     more: Option<Box<Vec<Access>>>,
     written: bool,
 }

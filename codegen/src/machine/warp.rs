@@ -1,6 +1,8 @@
 //! Warp-wide operations: a rendezvous of the lanes named by a mask, then one result a lane.
 
 use super::{Clock, Code, Flow, Machine, State, site};
+use crate::formats;
+use crate::ir::DType;
 
 /// Combination of one truth value a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,15 @@ pub enum WarpOp {
     },
     /// One truth value a lane.
     Vote(Vote),
+    /// `ldmatrix` after the rows were read: lane `8 m + r` brings row `r` of the 8 x 8 matrix `m` of 16-bit elements,
+    /// and lane `l` gets of each matrix row `l / 4`, elements `2 (l % 4)` and the next; transposed: column `l / 4`.
+    Matrix {
+        /// Transposed.
+        transposed: bool,
+    },
+    /// `mma` of a 16 x 16 by a 16 x 8 matrix of this 16-bit format, with fragments as PTX lays them out: each element is
+    /// one chain of fused multiply-adds in ascending k, from the accumulator. Four words of A, two of B, four of C.
+    Multiply(DType),
 }
 
 /// How a shuffle finds its source lane from its last operand.
@@ -135,6 +146,8 @@ impl Machine {
             let words = g.operands[lane];
             let result = match g.op {
                 WarpOp::Sync => [0; 4],
+                WarpOp::Matrix { transposed } => matrix(&g.operands, lane, transposed),
+                WarpOp::Multiply(format) => multiply(&g.operands, lane, format),
                 WarpOp::Vote(Vote::Any) => [(ballot != 0) as u32, 0, 0, 0],
                 WarpOp::Vote(Vote::All) => [(ballot == g.arrived) as u32, 0, 0, 0],
                 WarpOp::Vote(Vote::Count) => [ballot, 0, 0, 0],
@@ -181,6 +194,28 @@ impl Machine {
         }
         false
     }
+}
+
+/// One lane's part of up to four matrices.
+fn matrix(rows: &[[u32; OPERANDS]; 32], lane: usize, transposed: bool) -> [u32; 4] {
+    let half = |m: usize, row: usize, column: usize| rows[8 * m + row][column / 2] >> (16 * (column % 2)) & 0xffff;
+    let (a, b) = (lane / 4, 2 * (lane % 4));
+    std::array::from_fn(|m| match transposed {
+        false => half(m, a, b) | half(m, a, b + 1) << 16,
+        true => half(m, b, a) | half(m, b + 1, a) << 16,
+    })
+}
+
+/// One lane's part of a product.
+fn multiply(words: &[[u32; OPERANDS]; 32], lane: usize, format: DType) -> [u32; 4] {
+    let value = |word: u32, high: usize| formats::decode_f32(format, u64::from(word >> (16 * high) & 0xffff));
+    let a = |row: usize, k: usize| value(words[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2);
+    let b = |k: usize, column: usize| value(words[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+    std::array::from_fn(|i| {
+        let (row, column) = (lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+        let start = f32::from_bits(words[lane][6 + i]);
+        (0..16).fold(start, |sum, k| a(row, k).mul_add(b(k, column), sum)).to_bits()
+    })
 }
 
 /// Lane a shuffle reads; outside the segment it is the lane itself.

@@ -5,7 +5,7 @@
 //! kernel.
 
 use crate::analysis::Ranges;
-use crate::ir::{Base, Block, IfResult, IxExpr, IxId, IxVarId, Kernel, Op, Space, ViewId};
+use crate::ir::{Base, Block, Gather, IfResult, IxExpr, IxId, IxVarId, Kernel, Op, Space, ViewId};
 use std::collections::HashSet;
 
 /// Form of an access.
@@ -138,7 +138,17 @@ impl<'a> Lanes<'a> {
         let strides = strides(self.kernel, view);
         let mut step = 0;
         let mut multiple = self.multiple(v.offset);
-        for (&i, &s) in index.iter().zip(&strides) {
+        if let Some(gather) = v.gather {
+            // All lanes have to be in one row; where that is, its distance says.
+            if index.first().is_none_or(|&i| self.step(i) != Some(0)) {
+                return Form::Each;
+            }
+            if let Gather::Paged { page_stride, .. } = gather {
+                multiple = gcd(multiple, self.multiple(page_stride));
+            }
+            multiple = gcd(multiple, self.multiple(v.strides[0]));
+        }
+        for (&i, &s) in index.iter().zip(&strides).skip(usize::from(v.gather.is_some())) {
             let Some(d) = self.step(i) else { return Form::Each };
             if d != 0 {
                 match stride_const(self.kernel, s) {
@@ -167,10 +177,11 @@ impl<'a> Lanes<'a> {
         if step == 0 {
             return Form::Once;
         }
-        if step != 1 || self.vec == 1 || v.dtype.bits() < 8 {
+        let bits = memory_bits(self.kernel, view) as i64;
+        if step != 1 || self.vec == 1 || self.vec * bits < 16 {
             return Form::Each;
         }
-        let size = (v.dtype.bits() / 8) as i64;
+        let size = (bits / 8).max(1);
         let base = match v.base {
             Base::Param(p) => match &self.kernel.param(p).kind {
                 crate::ir::ParamKind::Tensor { align_bytes, .. } => (*align_bytes as i64).max(size),
@@ -178,8 +189,18 @@ impl<'a> Lanes<'a> {
             },
             Base::Buffer(_) => 16,
         };
-        let width = gcd(gcd(multiple * size, base), gcd(self.vec * size, 16));
-        if width > size { Form::Wide(width as usize) } else { Form::Each }
+        let width = gcd(gcd(multiple * bits / 8, base), gcd(self.vec * bits / 8, 16));
+        let halves = multiple * bits % 8 != 0;
+        if width > size && !halves { Form::Wide(width as usize) } else { Form::Each }
+    }
+}
+
+/// Bits of an element where it lies. Codes of e2m1 are packed in pairs, except in tiles of that type.
+pub fn memory_bits(kernel: &Kernel, view: ViewId) -> usize {
+    let v = kernel.view(view);
+    match v.base {
+        Base::Buffer(b) if kernel.buffer(b).dtype == v.dtype => v.dtype.bits().max(8),
+        Base::Buffer(_) | Base::Param(_) => v.dtype.bits(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! map derived from it, with a copy in every thread of the row. A class without a reduction takes the widest accesses.
 //! A tile that fits no single map, or is used in any other way, moves to shared memory: correct everywhere, just slower.
 
-use super::access::{Form, Lanes, inner_axis};
+use super::access::{Form, Lanes, inner_axis, memory_bits};
 use super::residency::Map;
 use super::{numerics, walk};
 use crate::analysis::Ranges;
@@ -124,8 +124,21 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
         } else if let Op::Scan { src, dst, .. } = op {
             shared.extend(frag_of(k, *src));
             shared.insert(*dst);
+        } else if let Op::Gemm { a, b, acc, .. } = op {
+            // Matrix units take operands from shared memory; the accumulator stays where they leave it, if it can.
+            shared.extend([*a, *b].into_iter().filter_map(|v| frag_of(k, v)));
+            let extents = k.buffer(*acc).extents.clone();
+            let [m, n] = extents[..] else { return };
+            let tiles = vec![(*acc, Relation::Same)];
+            nodes.push(Node { op: id, row: None, extents, anchor: Some(Map::fragment(m, n, threads)), tiles });
         }
     });
+    // Rows are looked up by whoever needs them.
+    for v in &k.views {
+        if let Some(g) = v.gather {
+            shared.extend(frag_of(k, g.table()));
+        }
+    }
     // What is left are accesses outside of loops with a distribution.
     walk(k, k.block(k.body), &mut |id, op| {
         if let Some((view, index)) = element_access(op)
@@ -263,7 +276,7 @@ pub(crate) fn order_of(
 }
 
 pub(crate) fn row_map(order: crate::ir::Order, n: usize, threads: usize) -> Map {
-    Map { inner: n, vec: order.per_lane, lanes: order.lanes, threads, replicated: false }
+    Map { inner: n, vec: order.per_lane, lanes: order.lanes, threads, replicated: false, fragment: None }
 }
 
 /// Assigns maps; `Err` names a tile that has to leave the registers.
@@ -368,7 +381,7 @@ fn solve(
             Some(d) if !bad_row => loops.push(d),
             Some(_) | None => match n.tiles.iter().find(|(b, _)| used(b)) {
                 Some((b, _)) => return Err(*b),
-                None => loops.push(Distribution { split_axis: 0, vec: 1, lanes: threads, threads }),
+                None => loops.push(Distribution { split_axis: 0, vec: 1, lanes: threads, threads, fragment: None }),
             },
         }
     }
@@ -413,13 +426,13 @@ fn choose_vec(k: &Kernel, ranges: &Ranges, members: &[&Node]) -> usize {
                     continue;
                 }
                 if let Form::Wide(bytes) = lanes.form(view, index) {
-                    let size = k.view(view).dtype.bits() / 8;
-                    widest = widest.max(size);
-                    full |= bytes == (vec * size).min(16);
+                    let bits = memory_bits(k, view);
+                    widest = widest.max(bits);
+                    full |= bytes * 8 == (vec * bits).min(128);
                 }
             }
         }
-        if full && vec * widest <= 16 {
+        if full && vec * widest <= 128 {
             return vec;
         }
     }

@@ -5,6 +5,7 @@
 pub mod access;
 pub mod distribute;
 pub mod expand;
+pub mod matrix;
 pub mod numerics;
 pub mod place;
 pub mod residency;

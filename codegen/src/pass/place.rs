@@ -5,6 +5,7 @@
 
 use super::access::{Lanes, inner_axis};
 use super::distribute::{element_access, order_of};
+use super::matrix::{element_bytes, operands, pitch};
 use super::walk;
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
@@ -18,7 +19,12 @@ pub const SCRATCH: &str = "partials";
 /// See the file's head.
 pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
     add_scratch(&mut kernel);
-    let padded = transposed(&kernel);
+    let operands = operands(&kernel);
+    let mut padded = transposed(&kernel);
+    padded.extend(operands.iter().copied().filter(|&b| {
+        let t = kernel.buffer(b);
+        t.space == Space::Shared && t.extents.len() >= 2 && paddable(&kernel, b) && !collective(&kernel, b)
+    }));
     let mut used = 0usize;
     let mut table = vec![];
     for i in 0..kernel.buffers.len() {
@@ -30,13 +36,15 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
         let rank = b.extents.len();
         let mut elements: usize = b.extents.iter().product();
         if padded.contains(&BufferId(i as u32)) {
-            // One 4-byte word more a row: a column then walks through all banks.
+            // One 4-byte word more a row: a column then walks through all banks. Rows of operands are read 16 bytes at
+            // a time, eight rows at once.
             let row = b.extents[rank - 1];
-            let pitch = row + 32 / b.dtype.bits().max(1);
+            let operand = operands.contains(&BufferId(i as u32));
+            let pitch = if operand { pitch(b.dtype, row) } else { row + 32 / b.dtype.bits().max(1) };
             strides.iter_mut().take(rank - 1).for_each(|s| *s = *s / row * pitch);
             elements = elements / row * pitch;
         }
-        let bytes = b.dtype.bytes(elements);
+        let bytes = elements * element_bytes(b.dtype);
         let offset_bytes = used.next_multiple_of(16);
         used = offset_bytes + bytes;
         table.push((i, bytes));

@@ -4,7 +4,7 @@
 //! over 128 threads, or 8 rows of 128 over 16 lanes each); a [`Map`] is what they have in common, so that reshapes and
 //! reductions need no data movement.
 
-use crate::ir::Distribution;
+use crate::ir::{Distribution, Fragment};
 
 /// Placement of `count` elements in row-major order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,20 @@ pub struct Map {
     pub threads: usize,
     /// Rows are single elements, and every lane of the group holds a copy.
     pub replicated: bool,
+    /// The accumulator of a matrix product, with its extents; the fields above then say nothing.
+    pub fragment: Option<(Fragment, [usize; 2])>,
 }
 
 impl Map {
     /// Elements one after another over the whole block.
     pub fn flat(count: usize, vec: usize, threads: usize) -> Map {
-        Map { inner: count, vec, lanes: threads, threads, replicated: false }
+        Map { inner: count, vec, lanes: threads, threads, replicated: false, fragment: None }
+    }
+
+    /// The accumulator of a matrix product.
+    pub fn fragment(m: usize, n: usize, threads: usize) -> Map {
+        let fragment = Some((Fragment::of(m, n, threads / 32), [m, n]));
+        Map { inner: n, vec: 2, lanes: 32, threads, replicated: false, fragment }
     }
 
     /// True if the position of an element depends on its flat number only: no row is padded.
@@ -37,13 +45,24 @@ impl Map {
     /// True if both place `count` elements alike.
     pub fn same(&self, other: &Map, count: usize) -> bool {
         self == other
-            || (self.vec == other.vec && self.threads == other.threads && self.is_flat(count) && other.is_flat(count))
+            || self.fragment.is_none()
+                && other.fragment.is_none()
+                && (self.vec == other.vec
+                    && self.threads == other.threads
+                    && self.is_flat(count)
+                    && other.is_flat(count))
     }
 
     /// The same map written for `extents`; `None` if these extents cannot express it.
     pub fn distribution(&self, extents: &[usize]) -> Option<Distribution> {
         let (rank, count) = (extents.len(), extents.iter().product::<usize>());
-        let make = |split_axis, lanes| Distribution { split_axis, vec: self.vec, lanes, threads: self.threads };
+        let make = |split_axis, lanes| {
+            let fragment = self.fragment.map(|(f, _)| f);
+            Distribution { split_axis, vec: self.vec, lanes, threads: self.threads, fragment }
+        };
+        if let Some((_, own)) = self.fragment {
+            return (extents == own).then(|| make(0, self.lanes));
+        }
         if self.replicated {
             return Some(make(rank, self.lanes));
         }
@@ -69,7 +88,11 @@ impl Map {
     /// The map of a tile with one element for each `k` consecutive ones of this map's `count`, held by every thread
     /// that holds one of the `k`; `None` if they lie in more than one group.
     pub fn reduced(&self, count: usize, k: usize) -> Option<Map> {
-        let copy = |lanes| Some(Map { inner: 1, vec: 1, lanes, threads: self.threads, replicated: true });
+        let copy =
+            |lanes| Some(Map { inner: 1, vec: 1, lanes, threads: self.threads, replicated: true, fragment: None });
+        if self.fragment.is_some() {
+            return None;
+        }
         if self.replicated {
             return if self.lanes == self.threads { copy(self.lanes) } else { None };
         }
@@ -95,8 +118,8 @@ mod tests {
 
     #[test]
     fn rows_and_reshapes_agree() {
-        let row = Map { inner: 7168, vec: 8, lanes: 128, threads: 128, replicated: false };
-        let groups = Map { inner: 128, vec: 8, lanes: 16, threads: 128, replicated: false };
+        let row = Map { inner: 7168, vec: 8, lanes: 128, threads: 128, replicated: false, fragment: None };
+        let groups = Map { inner: 128, vec: 8, lanes: 16, threads: 128, replicated: false, fragment: None };
         assert!(row.same(&groups, 7168));
         assert_eq!(row.distribution(&[1, 7168]).map(|d| (d.split_axis, d.lanes)), Some((1, 128)));
         assert_eq!(groups.distribution(&[1, 7168]).map(|d| (d.split_axis, d.lanes)), Some((1, 128)));
@@ -105,7 +128,7 @@ mod tests {
         assert_eq!(groups.reduced(7168, 128).map(|m| m.lanes), Some(16));
         assert_eq!(row.reduced(7168, 128).map(|m| m.lanes), Some(16));
         assert_eq!(row.reduced(7168, 7168).map(|m| m.lanes), Some(128));
-        let padded = Map { inner: 96, vec: 8, lanes: 16, threads: 128, replicated: false };
+        let padded = Map { inner: 96, vec: 8, lanes: 16, threads: 128, replicated: false, fragment: None };
         assert_eq!(padded.distribution(&[192]), None);
         assert_eq!(padded.reduced(192, 96).map(|m| m.lanes), Some(16));
     }

@@ -193,9 +193,17 @@ impl Sync<'_> {
             };
             e.before.insert((place, kind));
         };
+        let tables = |op: &Op, e: &mut Effect| {
+            let table = element_access(op).and_then(|(v, _)| self.kernel.view(v).gather).map(|g| g.table());
+            e.before.extend(table.and_then(|t| self.place(t)).map(|p| (p, Kind::Read)));
+        };
+        tables(op, &mut e);
         access(op, &mut e, true);
         for b in nested(op) {
-            walk(self.kernel, self.kernel.block(b), &mut |_, op| access(op, &mut e, false));
+            walk(self.kernel, self.kernel.block(b), &mut |_, op| {
+                access(op, &mut e, false);
+                tables(op, &mut e);
+            });
         }
         let scratch = self.scratch.and_then(|b| self.tile(b));
         let exchange = |e: &mut Effect, wide: bool| {
@@ -218,6 +226,12 @@ impl Sync<'_> {
                 exchange(&mut e, scratched);
                 let at = if e.meets { &mut e.after } else { &mut e.before };
                 at.extend(self.tile(*dst).map(|p| (p, Kind::Write)));
+            }
+            Op::Gemm { a, b, acc, set, .. } => {
+                e.before.extend([*a, *b].into_iter().filter_map(|v| self.place(v)).map(|p| (p, Kind::Read)));
+                let acc = self.tile(*acc);
+                e.before.extend(acc.filter(|_| !set).map(|p| (p, Kind::Read)));
+                e.before.extend(acc.map(|p| (p, Kind::Write)));
             }
             Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Atomic { .. } => exchange(&mut e, scratched),
             _ => {}

@@ -9,3 +9,4 @@ mod no_gpu;
 mod null;
 mod nvrtc;
 mod scale;
+mod sim;

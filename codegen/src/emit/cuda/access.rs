@@ -4,9 +4,10 @@ use super::Emitter;
 use super::expr::{Text, literal, memory_type};
 use super::prelude::Snippet;
 use crate::ir::{
-    Access, Base, Buffer, BufferId, DType, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, Space, ValueId, ViewId,
+    Access, Base, Buffer, BufferId, DType, Gather, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, Space, ValueId,
+    ViewId,
 };
-use crate::pass::access::{Stride, strides};
+use crate::pass::access::{Stride, in_range, strides};
 use crate::pass::distribute::constant_index;
 use std::collections::BTreeSet;
 
@@ -16,6 +17,15 @@ pub struct Place {
     pub base: String,
     /// Number of the element from there.
     pub index: Text,
+}
+
+/// A looked-up row.
+#[derive(Clone)]
+pub struct Row {
+    /// Its first element.
+    pub offset: Text,
+    /// Condition on which it exists.
+    pub exists: Text,
 }
 
 /// Register tiles with fewer registers than this are not worth narrowing.
@@ -36,7 +46,7 @@ pub fn narrow_tiles(k: &Kernel) -> BTreeSet<BufferId> {
             if widened(k, *value).is_none() {
                 tiles.remove(&b);
             }
-        } else if let Op::Reduce { dst, .. } | Op::Scan { dst, .. } = &node.op {
+        } else if let Op::Reduce { dst, .. } | Op::Scan { dst, .. } | Op::Gemm { acc: dst, .. } = &node.op {
             tiles.remove(dst);
         }
     }
@@ -53,6 +63,11 @@ pub fn widened(k: &Kernel, value: ValueId) -> Option<ValueId> {
         return Some(*x);
     }
     None
+}
+
+/// Element `index` of an array of pairs.
+pub fn nibble(base: &str, index: &Text) -> Text {
+    Text::name(format!("(u8)({base}[({0}) / 2] >> ({0}) % 2 * 4 & 15)", index.s))
 }
 
 impl Emitter<'_> {
@@ -72,6 +87,17 @@ impl Emitter<'_> {
             }
             Base::Buffer(_) => false,
         }
+    }
+
+    /// True if a view's elements lie in pairs in a byte.
+    pub fn packed(&mut self, op: OpId, view: ViewId) -> bool {
+        if let Base::Buffer(b) = self.k.view(view).base
+            && self.k.buffer(b).dtype == DType::E2m1
+            && self.k.view(view).dtype != DType::E2m1
+        {
+            self.unsupported(op, "another view of an e2m1 tile", "make the tile of bytes, and view it as e2m1");
+        }
+        crate::pass::access::memory_bits(self.k, view) < 8
     }
 
     /// Short name of what a view looks at, for names of loaded values.
@@ -105,15 +131,21 @@ impl Emitter<'_> {
         let ty = if constant { format!("const {ty}") } else { ty.to_string() };
         let name = if stored == v.dtype { name } else { format!("(({ty}*){name})") };
 
+        let row = self.lookup(view, index);
+
         // Terms that are the same for all iterations go into a pointer in front of the loop.
         let mut parts: Vec<(bool, IxId, Option<Stride>)> = vec![];
         self.terms(v.offset, false, None, &mut parts);
-        for (&i, &s) in index.iter().zip(&strides) {
+        for (&i, &s) in index.iter().zip(&strides).skip(usize::from(row.is_some())) {
             self.terms(i, false, Some(s), &mut parts);
         }
-        let split = self.element.is_some() && matches!(v.base, Base::Param(_));
+        // Addresses of packed elements are divided by two at the end.
+        let split = self.element.is_some() && matches!(v.base, Base::Param(_)) && v.dtype != DType::E2m1;
         let (mut fixed, mut moving) = (Text::number(0), Text::number(0));
         let mut number = 0i64;
+        if let Some(r) = &row {
+            moving = r.offset.clone();
+        }
         for (negative, id, stride) in parts {
             let factor = match stride {
                 None => Some(1),
@@ -140,6 +172,69 @@ impl Emitter<'_> {
             return Place { base, index: moving };
         }
         Place { base: name, index: Text::add(&moving, &Text::number(number)) }
+    }
+
+    /// Prints the lookup of a gathered view's row: from where on it lies, and whether it exists.
+    fn lookup(&mut self, view: ViewId, index: &[IxId]) -> Option<Row> {
+        let (k, v) = (self.k, self.k.view(view));
+        let (gather, &at) = (v.gather?, index.first()?);
+        let (extent, stride) = (*v.extents.first()?, self.ix(*v.strides.first()?));
+        let table = k.view(gather.table());
+        let ty = self.index_type();
+        let i = self.ix(at);
+        let (entry, limit) = match gather {
+            Gather::Paged { page, pages, .. } => (self.quotient(at, &i, page, "/"), pages),
+            Gather::Rows { count, .. } => (i.clone(), count),
+        };
+        // The view's own extent, then the table's, unless it is clear that they hold.
+        let mut inside = if in_range(k, &self.ranges, at, extent) { None } else { Some(self.inside(at, extent)) };
+        let paged = matches!(gather, Gather::Paged { .. });
+        let page = if let Gather::Paged { page, .. } = gather { page as i64 } else { 1 };
+        let slots = table.extents[0];
+        let covered = match (k.ix_const(extent), k.ix_const(slots)) {
+            (Some(e), Some(s)) => e <= s * page,
+            _ => !paged && extent == slots,
+        };
+        let unsigned = if self.wide || self.has_data(at) { "u64" } else { "u32" };
+        if !covered {
+            let s = self.ix(slots);
+            let c = Text::less(&Text::cast(unsigned, &entry), &Text::cast(unsigned, &s));
+            inside = Some(inside.map_or(c.clone(), |a| Text::both(&a, &c)));
+        }
+        for &(i, e) in &table.guards {
+            if !in_range(k, &self.ranges, i, e) {
+                let c = self.inside(i, e);
+                inside = Some(inside.map_or(c.clone(), |a| Text::both(&a, &c)));
+            }
+        }
+        let name = self.base_name(gather.table());
+        let name = match table.base {
+            Base::Buffer(b) if k.buffer(b).dtype != table.dtype => format!("(({}*){name})", memory_type(table.dtype)),
+            Base::Param(_) | Base::Buffer(_) => name,
+        };
+        let (offset, step) = (self.ix(table.offset), self.ix(table.strides[0]));
+        let slot = Text::element(&name, &Text::add(&offset, &Text::mul(&entry, &step)));
+        let word = if matches!(table.dtype, DType::I64 | DType::U32) { "i64" } else { "int" };
+        let row = self.names.declare(if paged { "page" } else { "row" });
+        match inside {
+            Some(c) => self.line(format!("const {word} {row} = {} ? {} : -1;", c.s, slot.s)),
+            None => self.line(format!("const {word} {row} = {};", slot.s)),
+        }
+        let end = self.ix(limit);
+        let unsigned = if word == "i64" || self.wide { "u64" } else { "u32" };
+        let exists = Text::less(&Text::cast(unsigned, &Text::name(row.as_str())), &Text::cast(unsigned, &end));
+        let number = if word == ty { Text::name(row) } else { Text::cast(ty, &Text::name(row)) };
+        let offset = match gather {
+            Gather::Paged { page, page_stride, .. } => {
+                let within = self.quotient(at, &i, page, "%");
+                let s = self.ix(page_stride);
+                Text::add(&Text::mul(&number, &s), &Text::mul(&within, &stride))
+            }
+            Gather::Rows { .. } => Text::mul(&number, &stride),
+        };
+        let found = Row { offset, exists };
+        self.gathered = Some((view, at, found.clone()));
+        Some(found)
     }
 
     /// Splits an index into what is added up in it.
@@ -208,9 +303,16 @@ impl Emitter<'_> {
         let pairs: Vec<(IxId, IxId)> =
             index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied()).collect();
         let proven = self.facts.guards.get(&op).cloned();
-        let mut all: Option<Text> = None;
+        let row = match self.gathered.take() {
+            Some((v, i, row)) if v == view && Some(&i) == index.first() => Some(row),
+            _ => self.lookup(view, index),
+        };
+        self.gathered = None;
+        let mut all: Option<Text> = row.map(|r| r.exists);
         for (axis, (i, e)) in pairs.into_iter().enumerate() {
-            let known = proven.as_ref().is_some_and(|p| p.get(axis) == Some(&false));
+            // The lookup has checked the index of a row.
+            let known = axis == 0 && v.gather.is_some() && !index.is_empty()
+                || proven.as_ref().is_some_and(|p| p.get(axis) == Some(&false));
             if known || crate::pass::access::in_range(self.k, &self.ranges, i, e) {
                 continue;
             }
@@ -262,8 +364,12 @@ impl Emitter<'_> {
             return self.held(tile, x);
         }
         let d = self.k.view(view).dtype;
-        if d == DType::E2m1 {
-            self.unsupported(op, "an access to e2m1 elements", "view the bytes");
+        if self.packed(op, view) {
+            let place = self.place(view, index);
+            let x = nibble(&place.base, &place.index);
+            let Some(c) = self.bounds(op, view, index) else { return x };
+            let zero = other.map_or(Text::number(0), |v| self.val(v));
+            return Text::choose(&c, &x, &zero);
         }
         let place = self.place(view, index);
         let mut x = Text::element(&place.base, &place.index);
@@ -285,8 +391,10 @@ impl Emitter<'_> {
             self.line(format!("{} = {};", place.s, value.s));
             return;
         }
-        if self.k.view(view).dtype == DType::E2m1 {
-            self.unsupported(op, "an access to e2m1 elements", "view the bytes");
+        if self.packed(op, view) {
+            let help = "let the innermost loop write neighbouring elements of a row whose offset is even";
+            self.unsupported(op, "a store of half a byte", help);
+            return;
         }
         let place = self.place(view, index);
         let target = Text::element(&place.base, &place.index);

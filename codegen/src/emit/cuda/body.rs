@@ -187,7 +187,7 @@ impl Emitter<'_> {
             Op::Cast { result, .. } if self.cast_is_collected(*result) => {}
             Op::Cast { result, x } => {
                 let t = self.val(*x);
-                let t = self.convert(id, self.value_type(*x), self.value_type(*result), t);
+                let t = self.convert(self.value_type(*x), self.value_type(*result), t);
                 self.define(*result, t, false);
             }
             Op::Bits { result, x } => {
@@ -324,7 +324,14 @@ impl Emitter<'_> {
                 self.find_first(*var, *extent, *body, *cond, *result);
             }
 
-            Op::Gemm { .. } => self.unsupported(id, "`gemm`", "not supported yet on this target"),
+            Op::Gemm { a, b, acc, set, scales } => {
+                let sizes = [*a, *b].map(|v| k.const_extents(v).unwrap_or_default());
+                let verb = if *set { "=" } else { "+=" };
+                let unit = crate::pass::matrix::unit(k, &self.ranges, *a, *b);
+                let by = format!("{} x {}", k.view(*a).dtype, k.view(*b).dtype);
+                self.comment(span, &format!("gemm {verb} {:?} x {:?}, {by}, {}", sizes[0], sizes[1], unit.name()));
+                self.gemm(*a, *b, *acc, *set, *scales);
+            }
             Op::For { var, lo, hi, body, .. } => {
                 if self.element.is_none() {
                     self.comment(span, "loop");

@@ -56,7 +56,7 @@ impl Emitter<'_> {
         let (n, threads) = (extents[axis], self.threads());
         let order = order_of(order, op, d, n, self.k.warps);
         let map = row_map(order, n, threads);
-        let dist = Distribution { split_axis: axis, vec: map.vec, lanes: map.lanes, threads };
+        let dist = Distribution { split_axis: axis, vec: map.vec, lanes: map.lanes, threads, fragment: None };
         let (rounds, steps, groups) = (dist.rounds(&extents), dist.steps(&extents), dist.groups());
         let outer = dist.outer(&extents);
         let a = accumulator(d);
@@ -349,7 +349,7 @@ impl Emitter<'_> {
             vars,
             extents,
             body: region,
-            distribution: Distribution { split_axis: 0, vec: order.per_lane, lanes, threads },
+            distribution: Distribution { split_axis: 0, vec: order.per_lane, lanes, threads, fragment: None },
             redundant: true,
             fold: Some((value, &fold)),
         };

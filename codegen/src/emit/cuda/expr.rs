@@ -2,7 +2,7 @@
 
 use super::Emitter;
 use super::prelude::Snippet;
-use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarKind, Literal, OpId, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarKind, Literal, UnaryOp, ValueId};
 
 /// An expression and how tightly its outermost operator binds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,6 +193,21 @@ impl Emitter<'_> {
         Text::call(&format!("{function}<{t}>"), &[&x, &y])
     }
 
+    /// Quotient or remainder of an index that was printed, by a constant.
+    pub fn quotient(&mut self, a: IxId, x: &Text, by: usize, op: &str) -> Text {
+        let natural = matches!(self.ranges.interval(a), (Some(lo), _) if lo >= 0);
+        let y = Text::number(by as i64);
+        if x.is_zero() {
+            return x.clone();
+        }
+        if natural {
+            return Text::of(format!("{} {op} {by}", x.at(MUL)), MUL);
+        }
+        self.need(Snippet::Index);
+        let t = if self.has_data(a) { "i64" } else { self.index_type() };
+        Text::call(&format!("{}<{t}>", if op == "/" { "floor_div" } else { "floor_mod" }), &[x, &y])
+    }
+
     fn extreme(&mut self, a: IxId, b: IxId, function: &str) -> Text {
         self.need(Snippet::MinMax);
         let t = if self.has_data(a) || self.has_data(b) { "i64" } else { self.index_type() };
@@ -240,6 +255,7 @@ impl Emitter<'_> {
     /// A float of any width as f32.
     pub fn lift_f32(&mut self, d: DType, x: Text) -> Text {
         let (f, s) = match d {
+            DType::E2m1 => ("e2m1_to_f32", Snippet::E2m1),
             DType::Bf16 => ("bf16_to_f32", Snippet::Bf16),
             DType::F16 => ("f16_to_f32", Snippet::F16),
             DType::E4m3 => ("e4m3_to_f32", Snippet::Fp8),
@@ -248,7 +264,7 @@ impl Emitter<'_> {
             DType::I32 | DType::U32 | DType::I64 | DType::I8 | DType::U8 | DType::Bool => {
                 return Text::cast("float", &x);
             }
-            DType::F32 | DType::E2m1 => return x,
+            DType::F32 => return x,
         };
         self.need(s);
         Text::call(f, &[&x])
@@ -262,23 +278,21 @@ impl Emitter<'_> {
             DType::E4m3 => ("f32_to_e4m3", Snippet::Fp8),
             DType::E5m2 => ("f32_to_e5m2", Snippet::Fp8),
             DType::E8m0 => ("f32_to_e8m0", Snippet::E8m0),
+            DType::E2m1 => ("f32_to_e2m1", Snippet::E2m1),
             DType::I8 => ("f32_to_i8", Snippet::Cast),
             DType::U8 => ("f32_to_u8", Snippet::Cast),
             DType::I32 => ("f32_to_i32", Snippet::Cast),
             DType::U32 => ("f32_to_u32", Snippet::Cast),
             DType::I64 => ("f32_to_i64", Snippet::Cast),
             DType::Bool => return Text::binary(&x, "!=", &Text::name("0.0f"), EQUAL),
-            DType::F32 | DType::E2m1 => return x,
+            DType::F32 => return x,
         };
         self.need(s);
         Text::call(f, &[&x])
     }
 
     /// Conversion as `Cast` means it.
-    pub fn convert(&mut self, op: OpId, from: DType, to: DType, x: Text) -> Text {
-        if from == DType::E2m1 || to == DType::E2m1 {
-            self.unsupported(op, "a conversion of e2m1", "keep the codes as bytes");
-        }
+    pub fn convert(&mut self, from: DType, to: DType, x: Text) -> Text {
         if from == to {
             x
         } else if from.is_float() || to.is_float() {

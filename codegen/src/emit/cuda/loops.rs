@@ -3,7 +3,7 @@
 use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
-use crate::ir::{BlockId, BufferId, DType, Distribution, IxVarId, Op, OpId, ValueId, ViewId};
+use crate::ir::{BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
 use crate::pass::walk;
@@ -165,18 +165,23 @@ impl Emitter<'_> {
         }
 
         // Which element this is.
-        let (lane, group) = self.lane_and_group(d);
+        let (lane, group) = match d.fragment {
+            Some(_) => (Text::number(0), Text::number(0)),
+            None => self.lane_and_group(d),
+        };
         let mut conditions: Vec<Text> = vec![];
         let out = if l.redundant {
             Text::number(0)
         } else {
             Text::add(&Text::mul(&round, &Text::number(groups as i64)), &group)
         };
-        if !l.redundant && outer % groups != 0 {
+        if !l.redundant && d.fragment.is_none() && outer % groups != 0 {
             conditions.push(Text::less(&out, &Text::number(outer as i64)));
         }
         self.decode("row", &out, l.vars, l.extents, 0..d.split_axis);
-        if replicated {
+        if let Some(f) = &d.fragment {
+            conditions = self.decode_fragment(f, l, &round, &step);
+        } else if replicated {
             if d.lanes > 1 {
                 let zero = Text::number(0);
                 let owner = super::expr::compare_text(crate::ir::CmpOp::Eq, &lane, &zero);
@@ -197,6 +202,8 @@ impl Emitter<'_> {
         // Elements that do not exist: predicates on the accesses if nothing else can go wrong, else a branch.
         let simple = l.fold.is_none()
             && body.ops.iter().all(|&id| match &k.op(id).op {
+                // Rows of elements that do not exist must not be looked up.
+                Op::Load { view, .. } | Op::Store { view, .. } if k.view(*view).gather.is_some() => false,
                 Op::Load { view, .. } => self.register_tile(*view).is_some() || forms[&id] != Form::Each,
                 Op::Store { view, .. } => {
                     self.register_tile(*view).is_some() || matches!(forms.get(&id), Some(Form::Wide(_)))
@@ -226,6 +233,34 @@ impl Emitter<'_> {
         let start = start.max(self.element.as_ref().map_or(start, |e| e.at));
         self.element = None;
         self.drop_unused(start);
+    }
+
+    /// Declares the index variables of a loop over a matrix unit's accumulator; returns what has to hold for an element
+    /// to exist.
+    fn decode_fragment(&mut self, f: &Fragment, l: &ElementLoop<'_>, round: &Text, step: &Text) -> Vec<Text> {
+        self.used_warp = true;
+        let [row0, column0] = self.share_start(f);
+        let ([m, n], ty) = ([l.extents[0], l.extents[1]], self.index_type());
+        let half = match step.is_zero() {
+            true => Text::number(0),
+            false => Text::name(format!("{} % 2 * 8", step.s)),
+        };
+        let row = [Text::mul(round, &Text::number(16)), half, Text::name("lane / 4")];
+        let row = row.iter().fold(row0, |s, p| Text::add(&s, p));
+        let piece = match f.atoms[1] {
+            1 => Text::number(0),
+            _ => Text::name(format!("{} / 2 * 8", step.s)),
+        };
+        let column = Text::add(&Text::add(&column0, &piece), &Text::name("lane % 4 * 2"));
+        let mut conditions = vec![];
+        for (axis, (at, extent)) in [(row, m), (column, n)].into_iter().enumerate() {
+            let name = self.declare_index(l.vars[axis], &at, ty);
+            self.index.insert(l.vars[axis], name.clone());
+            if f.overhangs(axis, extent) {
+                conditions.push(Text::less(&name, &Text::number(extent as i64)));
+            }
+        }
+        conditions
     }
 
     /// Names of a thread's lane within its row and of its group.
@@ -443,7 +478,16 @@ impl Emitter<'_> {
             (Some(p), Some(b)) => Some(Text::both(p, &b)),
             (p, b) => p.cloned().or(b),
         };
-        let line = format!("st<{bytes}>({}, {source});", Text::offset(&place.base, &place.index));
+        let mut at = place.index;
+        if self.packed(id, view) {
+            let pairs = self.names.declare("pairs");
+            self.line(format!("alignas(16) u8 {pairs}[{}];", vec / 2));
+            self.line("#pragma unroll");
+            let each = format!("{pairs}[v] = {source}[2 * v] | {source}[2 * v + 1] << 4;");
+            self.line(format!("for (int v = 0; v < {}; ++v) {each}", vec / 2));
+            (source, at) = (pairs, Text::name(format!("({}) / 2", at.s)));
+        }
+        let line = format!("st<{bytes}>({}, {source});", Text::offset(&place.base, &at));
         self.guarded(condition, &line);
     }
 
@@ -458,7 +502,12 @@ impl Emitter<'_> {
     ) {
         let ty = memory_type(self.k.view(view).dtype);
         let place = self.place(view, index);
-        let address = Text::offset(&place.base, &place.index);
+        let packed = self.packed(id, view);
+        let (vec, at) = match packed {
+            true => (vec / 2, Text::name(format!("({}) / 2", place.index.s))),
+            false => (vec, place.index),
+        };
+        let address = Text::offset(&place.base, &at);
         let bound = self.bounds(id, view, index);
         let condition = match (predicate, bound) {
             (Some(p), Some(b)) => Some(Text::both(p, &b)),
@@ -489,7 +538,8 @@ impl Emitter<'_> {
     pub fn element_load(&mut self, id: OpId, view: ViewId, index: &[crate::ir::IxId]) -> (Text, bool) {
         if let Some(e) = &self.element {
             if let Some(a) = e.arrays.get(&id) {
-                let x = Text::element(a, &e.lane);
+                let pairs = crate::pass::access::memory_bits(self.k, view) < 8;
+                let x = if pairs { super::access::nibble(a, &e.lane) } else { Text::element(a, &e.lane) };
                 let truth = self.k.view(view).dtype == DType::Bool;
                 let zero = Text::number(0);
                 let x = if truth { super::expr::compare_text(crate::ir::CmpOp::Ne, &x, &zero) } else { x };

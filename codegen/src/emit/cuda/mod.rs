@@ -1,7 +1,7 @@
 //! CUDA C++: header-free text that NVRTC compiles without a toolkit.
 //!
 //! Straight printing of a scheduled kernel: `expr` prints indices and scalars, `access` loads and stores, `body` ops,
-//! `loops` element loops, `collective` what threads do together, `prelude` the snippets a text uses. Which thread does
+//! `loops` element loops, `collective` what threads do together, `matrix` products, `prelude` the snippets a text uses. Which thread does
 //! what was decided by the passes.
 
 mod access;
@@ -9,6 +9,7 @@ mod body;
 mod collective;
 mod expr;
 mod loops;
+mod matrix;
 mod names;
 mod prelude;
 
@@ -19,7 +20,8 @@ use crate::abi::{SigArg, Signature};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
 use crate::ir::{
-    Access, BlockId, BufferId, DType, IxVarId, Kernel, OpId, ParamId, ParamKind, SpanId, SymId, Value, ValueId,
+    Access, BlockId, BufferId, DType, IxId, IxVarId, Kernel, OpId, ParamId, ParamKind, SpanId, SymId, Value, ValueId,
+    ViewId,
 };
 use crate::target::{Caps, Target};
 use crate::valid::Facts;
@@ -37,10 +39,6 @@ pub fn emit(kernel: &Kernel, facts: &Facts, target: Target) -> Result<Source, Ve
     let mut e = Emitter::new(kernel, facts, caps);
     e.depth = 1;
     e.block(kernel.body);
-    for v in kernel.views.iter().filter(|v| v.gather.is_some()) {
-        let d = Diagnostic::error(kernel, v.span, "C0301", "a gathered view has no CUDA form yet");
-        e.errors.push(d.help("not supported yet on this target"));
-    }
     if e.errors.is_empty() { Ok(e.finish()) } else { Err(e.errors) }
 }
 
@@ -75,6 +73,8 @@ struct Emitter<'a> {
     used_lanes: BTreeSet<usize>,
     used_warp: bool,
     used_tid: bool,
+    /// Row the last printed address of a gathered view looked up.
+    gathered: Option<(ViewId, IxId, access::Row)>,
     /// The element loop being printed.
     element: Option<loops::Element>,
     /// Scratch of the next collective.
@@ -112,6 +112,7 @@ impl<'a> Emitter<'a> {
             used_lanes: BTreeSet::new(),
             used_warp: false,
             used_tid: false,
+            gathered: None,
             element: None,
             scratch: None,
             errors: vec![],

@@ -34,6 +34,14 @@ pub enum Snippet {
     ReduceNarrow,
     /// Block scans.
     Scan,
+    /// e2m1.
+    E2m1,
+    /// Matrix units.
+    Matrix,
+    /// Bytes to f16.
+    Widen,
+    /// Fragments of bytes.
+    Fragments,
 }
 
 /// Text of the snippets and of what they need.
@@ -45,6 +53,9 @@ pub fn text(used: &BTreeSet<Snippet>, caps: &Caps) -> String {
     }
     if all.contains(&Snippet::Scan) {
         all.insert(Snippet::Reduce);
+    }
+    if all.contains(&Snippet::Fragments) {
+        all.insert(Snippet::Widen);
     }
     let parts: Vec<&str> = all.iter().map(|s| source(*s, caps)).collect();
     parts.join("\n")
@@ -67,5 +78,10 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Reduce => include_str!("prelude/device/reduce.cuh"),
         Snippet::ReduceNarrow => include_str!("prelude/device/reduce_narrow.cuh"),
         Snippet::Scan => include_str!("prelude/device/scan.cuh"),
+        Snippet::E2m1 => include_str!("prelude/device/e2m1.cuh"),
+        Snippet::Matrix => include_str!("prelude/device/matrix.cuh"),
+        Snippet::Widen if caps.fp8_conversion => include_str!("prelude/device/widen.cuh"),
+        Snippet::Widen => include_str!("prelude/device/widen_integer.cuh"),
+        Snippet::Fragments => include_str!("prelude/device/fragments.cuh"),
     }
 }

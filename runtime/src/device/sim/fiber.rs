@@ -156,7 +156,7 @@ pub unsafe fn launch(
         }
         loop {
             // SAFETY: no fiber runs now, so this is the only reference.
-            match unsafe { (*run).machine.next() } {
+            match unsafe { (*run).machine.choose_next() } {
                 Next::Run(t) => {
                     // SAFETY: the slot is a thread-local of the loaded text on this OS thread; `lanes` outlives the block.
                     unsafe { *slot = &lanes[t] };

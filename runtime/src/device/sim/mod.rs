@@ -146,6 +146,9 @@ pub struct Shape {
     pub shared_bytes: usize,
 }
 
+/// Bytes of a writable tensor after a run, and which of them the run wrote.
+type Written = Option<(Vec<u8>, Vec<bool>)>;
+
 /// Runs a launch under every schedule, writes the outputs of the first one, and says what was found.
 ///
 /// # Errors
@@ -171,7 +174,7 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
         }
     }
     let mut findings = Findings::default();
-    let mut first: Option<Vec<Option<(Vec<u8>, Vec<bool>)>>> = None;
+    let mut first: Option<Vec<Written>> = None;
     for (run, schedule) in runs.into_iter().zip(schedules) {
         let (found, global) = run?;
         let clean = found.is_empty();
@@ -226,7 +229,7 @@ fn run_once(
 }
 
 /// Writes what a run wrote to the real tensors.
-fn store(args: &[SimArg], results: &[Option<(Vec<u8>, Vec<bool>)>]) {
+fn store(args: &[SimArg], results: &[Written]) {
     let tensors = args.iter().filter_map(|a| match a {
         SimArg::Tensor { view, .. } => Some(view),
         SimArg::Word(_) => None,

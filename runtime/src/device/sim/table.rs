@@ -81,6 +81,9 @@ extern "C" fn warp(op: u32, width: u32, mask: u32, operands: *const u32, count: 
         5 => WarpOp::Vote(Vote::Any),
         6 => WarpOp::Vote(Vote::All),
         7 => WarpOp::Vote(Vote::Count),
+        8 | 9 => WarpOp::Matrix { transposed: op == 9 },
+        10 => WarpOp::Multiply(DType::Bf16),
+        11 => WarpOp::Multiply(DType::F16),
         _ => {
             let text = format!("warp-wide operation {op} is not modelled");
             fiber::machine(|m| m.report(Code::Unsupported, place, text));

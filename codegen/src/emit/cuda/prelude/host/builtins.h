@@ -114,6 +114,38 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 #define fminf(x, y) kiln_math2(1, x, y)
 #define __fmaf_rn(x, y, z) __builtin_fmaf(x, y, z)
 
+// --- matrices: a lane's own row is read, then the warp exchanges ---
+struct kiln_words { u32 w[4]; };
+static KILN_CALL kiln_words kiln_matrix(u32 op, const void* row) {
+    kiln_words own, r;
+    kiln->access((u64)row, 16, KILN_READ, KILN_HERE);
+    __builtin_memcpy(own.w, row, 16);
+    kiln->warp(op, 32, 0xffffffffu, own.w, 4, r.w, KILN_HERE);
+    return r;
+}
+__forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* row) {
+    const kiln_words v = kiln_matrix(8, row);
+    for (int i = 0; i < 4; i++) r[i] = v.w[i];
+}
+__forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
+    const kiln_words v = kiln_matrix(9, row);
+    for (int i = 0; i < 4; i++) r[i] = v.w[i];
+}
+struct kiln_sums { float s[4]; };
+static KILN_CALL kiln_sums kiln_multiply(u32 op, kiln_words a, u32 b0, u32 b1, kiln_sums c) {
+    u32 words[10] = {a.w[0], a.w[1], a.w[2], a.w[3], b0, b1}, r[4];
+    __builtin_memcpy(words + 6, c.s, 16);
+    kiln->warp(op, 32, 0xffffffffu, words, 10, r, KILN_HERE);
+    __builtin_memcpy(c.s, r, 16);
+    return c;
+}
+__forceinline__ void kiln_multiply(u32 op, float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const kiln_sums r = kiln_multiply(op, kiln_words{{a[0], a[1], a[2], a[3]}}, b0, b1, kiln_sums{{d[0], d[1], d[2], d[3]}});
+    for (int i = 0; i < 4; i++) d[i] = r.s[i];
+}
+__forceinline__ void mma_bf16_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { kiln_multiply(10, d, a, b0, b1); }
+__forceinline__ void mma_f16_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { kiln_multiply(11, d, a, b0, b1); }
+
 // --- asynchronous copies to shared memory ---
 static KILN_CALL void cp_async16(void* to, const void* from, u32 valid_bytes = 16) {
     kiln->copy_async((u64)to, (u64)from, 16, valid_bytes, KILN_HERE);
