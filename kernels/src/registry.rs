@@ -16,5 +16,17 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::quant::swiglu_quant::SwigluQuant),
         Arc::new(crate::transform::hadamard::Hadamard),
         Arc::new(crate::layout::transpose::Transpose),
+        Arc::new(crate::layout::sf_layout::SfLayout),
+        Arc::new(crate::gemm::fp8::GemmFp8),
+        Arc::new(crate::gemm::bf16::GemmBf16),
+        Arc::new(crate::gemm::einsum::EinsumOp),
+        Arc::new(crate::index::logits_fp8::IndexerLogitsFp8),
+        Arc::new(crate::index::logits_fp4::IndexerLogitsFp4),
+        Arc::new(crate::attention::decode_dense::MlaDecodeDense),
+        Arc::new(crate::attention::decode_sparse::MlaDecodeSparse),
+        Arc::new(crate::attention::combine::MlaCombine),
+        Arc::new(crate::attention::sliding_window::SlidingWindow),
+        Arc::new(crate::attention::sched_meta::MlaSchedMeta),
+        Arc::new(crate::index::topk_select::TopkSelect),
     ]
 }
