@@ -192,6 +192,17 @@ fn every_file_says_what_it_is() {
     check("files that do not open with `//!`", findings);
 }
 
+/// What people read first; every path and quotation in them is checked.
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "docs/ARCHITECTURE.md",
+    "docs/CONTRIBUTING.md",
+    "docs/adding-a-kernel.md",
+    "docs/numerics.md",
+    "docs/profiling.md",
+    "docs/testing.md",
+];
+
 /// Words in backquotes that look like paths of this repository.
 fn paths_in(text: &str) -> Vec<String> {
     let looks = |w: &&str| {
@@ -208,7 +219,7 @@ fn paths_in(text: &str) -> Vec<String> {
 #[test]
 fn paths_named_in_the_documents_exist() {
     let mut findings = vec![];
-    for doc in ["docs/ARCHITECTURE.md", "docs/CONTRIBUTING.md", "docs/testing.md", "docs/numerics.md"] {
+    for doc in DOCUMENTS {
         for path in paths_in(&read(Path::new(doc))) {
             if !root().join(&path).exists() {
                 findings.push(format!("{doc}: `{path}` does not exist"));
@@ -216,6 +227,35 @@ fn paths_named_in_the_documents_exist() {
         }
     }
     check("documents and files disagree", findings);
+}
+
+/// Quotations: a line "From `path`:", then an indented block. Gives path and text.
+fn quotations(text: &str) -> Vec<(String, String)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out = vec![];
+    for (i, line) in lines.iter().enumerate() {
+        let Some(path) = line.strip_prefix("From `").and_then(|l| l.strip_suffix("`:")) else { continue };
+        let block = lines[i + 1..].iter().take_while(|l| l.is_empty() || l.starts_with("    "));
+        let block: Vec<&str> = block.map(|l| l.get(4..).unwrap_or_default()).collect();
+        out.push((path.to_string(), block.join("\n").trim_matches('\n').to_string()));
+    }
+    out
+}
+
+#[test]
+fn quotations_in_the_documents_are_verbatim() {
+    let mut findings = vec![];
+    let mut seen = 0;
+    for doc in DOCUMENTS {
+        for (path, quoted) in quotations(&read(Path::new(doc))) {
+            seen += 1;
+            if quoted.is_empty() || !read(Path::new(&path)).contains(&quoted) {
+                findings.push(format!("{doc}: `{path}` does not hold\n{quoted}"));
+            }
+        }
+    }
+    check("documents quote what is not there", findings);
+    assert!(seen >= 4, "only {seen} quotations were found: the form `From `path`:` may have changed");
 }
 
 /// Matches over ops that have a `_` arm although the rule forbids it: how many a file may have. They look for a few ops
@@ -314,6 +354,10 @@ fn the_heuristics_find_what_they_should() {
         ["dsl", "x"]
     );
     assert_eq!(paths_in("see `cli/src/` and `a b/c` and `src/lib.rs`"), ["cli/src", "src/lib.rs"]);
+    assert_eq!(
+        quotations("From `a.rs`:\n\n    fn a() {\n        b();\n\n    }\n\nText.\n"),
+        [("a.rs".to_string(), "fn a() {\n    b();\n\n}".to_string())]
+    );
     let lines: Vec<_> = code_lines("let a = \"unsafe\"; // unsafe\n").collect();
     assert!(!lines[0].1.contains("unsafe"));
 }

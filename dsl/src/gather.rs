@@ -2,7 +2,7 @@
 //!
 //! A row that the table does not name inside the tensor does not exist: it reads as zero and is not written.
 
-use crate::dtype::{Bool, DType, IndexInt};
+use crate::dtype::{Bool, DType, I32, I64, U32};
 use crate::index::IntoAnyIx;
 use crate::scalar::V;
 use crate::session::{Session, with};
@@ -20,16 +20,17 @@ pub trait Table: Copy {
     /// Its view.
     fn table(self) -> ViewId;
 }
-impl<T: IndexInt, A> Table for Gm<T, 1, A> {
-    fn table(self) -> ViewId {
-        self.view
-    }
+macro_rules! tables {
+    ($($t:ident)*) => { $(
+        impl<A> Table for Gm<$t, 1, A> {
+            fn table(self) -> ViewId { self.view }
+        }
+        impl<S: Space> Table for Tile<$t, S, 1> {
+            fn table(self) -> ViewId { self.view }
+        }
+    )* };
 }
-impl<T: IndexInt, S: Space> Table for Tile<T, S, 1> {
-    fn table(self) -> ViewId {
-        self.view
-    }
-}
+tables! { I32 U32 I64 }
 
 /// Refuses a view whose first axis is looked up already, for ops that would need its stride.
 pub(crate) fn not_gathered(s: &mut Session, view: ViewId, what: &str) {

@@ -25,26 +25,35 @@ pub trait Mma {}
     note = "supported: `(T, T, F32)` for `T` in F32, F16, Bf16, E4m3, E5m2, E2m1, I8, and any two of E4m3, E5m2, E2m1 with F32; cast one operand first"
 )]
 pub trait ScaledMma {}
+/// No dtype: it keeps rustc from concluding an operand's dtype from the other's, so that a wrong pair is reported as one.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Unset {}
 macro_rules! products {
-    ($($a:ident $b:ident $($plain:ident)?;)*) => { $(
-        impl ScaledMma for ($a, $b, F32) {}
-        $(impl $plain for ($a, $b, F32) {})?
+    ($($a:ident: $($b:ident)*, $($scaled:ident)*;)*) => { $(
+        $(
+            impl Mma for ($a, $b, F32) {}
+            impl ScaledMma for ($a, $b, F32) {}
+            #[diagnostic::do_not_recommend]
+            impl Mma for ($a, $b, Unset) {}
+            #[diagnostic::do_not_recommend]
+            impl ScaledMma for ($a, $b, Unset) {}
+        )*
+        $(impl ScaledMma for ($a, $scaled, F32) {})*
+        #[diagnostic::do_not_recommend]
+        impl Mma for ($a, Unset, F32) {}
+        #[diagnostic::do_not_recommend]
+        impl ScaledMma for ($a, Unset, F32) {}
     )* };
 }
 products! {
-    F32 F32 Mma;
-    F16 F16 Mma;
-    Bf16 Bf16 Mma;
-    I8 I8 Mma;
-    E4m3 E4m3 Mma;
-    E4m3 E5m2 Mma;
-    E5m2 E4m3 Mma;
-    E5m2 E5m2 Mma;
-    E2m1 E2m1 Mma;
-    E4m3 E2m1;
-    E5m2 E2m1;
-    E2m1 E4m3;
-    E2m1 E5m2;
+    F32: F32,;
+    F16: F16,;
+    Bf16: Bf16,;
+    I8: I8,;
+    E4m3: E4m3 E5m2, E2m1;
+    E5m2: E4m3 E5m2, E2m1;
+    E2m1: E2m1, E4m3 E5m2;
 }
 
 /// Where the tile behind a view is allocated, for a note.

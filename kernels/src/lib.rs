@@ -3,6 +3,7 @@
 //! | operator | formula | file |
 //! | --- | --- | --- |
 //! | `vector_add` | `z = x + y` | [`elementwise::vector_add`] |
+//! | `copy` | `y = x`, the bandwidth ceiling | [`elementwise::copy`] |
 //! | `rmsnorm` | `y = x · (mean(x²) + eps)^-½ · weight` | [`norm::rmsnorm`] |
 //! | `rope_partial` | rotation of channel pairs by the token's angles | [`position::rope_partial`] |
 //! | `quant_per_token_fp8` | rows to e4m3, a scale for each group | [`quant::per_token_fp8`] |
@@ -15,12 +16,19 @@
 //! | `einsum` | products summed over, or one for each value of, one more index | [`gemm::einsum`] |
 //! | `indexer_logits_fp8` | `sf · Σ_h max(q·k, 0) · weights` over fp8 keys | [`index::logits_fp8`] |
 //! | `indexer_logits_fp4` | the same over fp4 keys | [`index::logits_fp4`] |
+//! | `mla_decode_dense` | attention over a paged cache | [`attention::decode_dense`] |
+//! | `mla_decode_sparse` | attention over chosen tokens of quantised caches | [`attention::decode_sparse`] |
+//! | `mla_combine` | merging of splits | [`attention::combine`] |
+//! | `attention_sliding_window` | attention to the last keys | [`attention::sliding_window`] |
+//! | `mla_sched_meta` | greedy fill of keys into parts | [`attention::sched_meta`] |
+//! | `topk_select` | indices of the `k` largest of a row | [`index::topk_select`] |
 //!
 //! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
 //! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.
 //! No device is touched here: an operator turns a problem into a `Plan`, which the runtime executes.
 #![forbid(unsafe_code)]
 
+pub mod attention;
 pub mod elementwise;
 pub mod gemm;
 pub mod index;

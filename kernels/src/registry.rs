@@ -9,6 +9,7 @@ use std::sync::Arc;
 pub fn registry() -> Vec<Arc<dyn OpSpec>> {
     vec![
         Arc::new(crate::elementwise::vector_add::VectorAdd),
+        Arc::new(crate::elementwise::copy::Copy),
         Arc::new(crate::norm::rmsnorm::Rmsnorm),
         Arc::new(crate::position::rope_partial::RopePartial),
         Arc::new(crate::quant::per_token_fp8::PerTokenFp8),
@@ -21,5 +22,11 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::gemm::einsum::EinsumOp),
         Arc::new(crate::index::logits_fp8::IndexerLogitsFp8),
         Arc::new(crate::index::logits_fp4::IndexerLogitsFp4),
+        Arc::new(crate::attention::decode_dense::MlaDecodeDense),
+        Arc::new(crate::attention::decode_sparse::MlaDecodeSparse),
+        Arc::new(crate::attention::combine::MlaCombine),
+        Arc::new(crate::attention::sliding_window::SlidingWindow),
+        Arc::new(crate::attention::sched_meta::MlaSchedMeta),
+        Arc::new(crate::index::topk_select::TopkSelect),
     ]
 }

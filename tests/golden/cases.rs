@@ -60,8 +60,18 @@ fn load_case(folder: &Path, c: &Value) -> Golden {
         all.insert(name.clone(), tensor);
     }
     let params = c["params"].as_object().expect("params");
-    let params = params.iter().map(|(k, v)| (k.clone(), param(v))).collect();
+    let mut flat = Params::new();
+    params.iter().for_each(|(k, v)| add_param(&mut flat, k.clone(), v));
+    let params = flat;
     Golden { id: text("id"), op: text("op"), params, inputs, all, outputs }
+}
+
+/// Adds a parameter; the members of an object become `name.member`.
+fn add_param(params: &mut Params, name: String, v: &Value) {
+    match v {
+        Value::Object(members) => members.iter().for_each(|(k, v)| add_param(params, format!("{name}.{k}"), v)),
+        _ => drop(params.insert(name, param(v))),
+    }
 }
 
 fn param(v: &Value) -> ParamValue {

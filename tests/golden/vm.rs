@@ -44,14 +44,25 @@ pub fn run(
         problem.tensors.insert(t.name.clone(), TensorView::contiguous(t.dtype, &t.shape, memory));
     }
     let plan = op.plan(&problem, configs).map_err(|e| e.to_string())?;
+    // Filled with ones as well: a merge may not use what no launch wrote.
+    let scratch = |&bytes: &usize| Arc::new(HostMemory::from_bytes(&vec![0xff; bytes]));
+    let workspaces: Vec<Arc<HostMemory>> = plan.workspaces.iter().map(scratch).collect();
     for step in &plan.steps {
-        launch(step.kernel.as_ref(), &step.config, &step.args, options)?;
+        let args: Vec<Arg> = step.args.iter().map(|a| placed(a, &workspaces)).collect();
+        launch(step.kernel.as_ref(), &step.config, &args, options)?;
     }
     let read = |t: &TensorSpec| {
         let bytes = problem.tensors[&t.name].memory.host().map(HostMemory::to_bytes).unwrap_or_default();
         (t.name.clone(), HostTensor { dtype: t.dtype, shape: t.shape.clone(), data: bytes })
     };
     Ok(outputs.iter().map(read).collect())
+}
+
+/// The argument, with a part of a workspace as the tensor it is.
+fn placed(arg: &Arg, workspaces: &[Arc<HostMemory>]) -> Arg {
+    let Arg::Workspace { index, dtype, shape, offset_bytes } = arg else { return arg.clone() };
+    let view = TensorView::contiguous(*dtype, shape, workspaces[*index].clone());
+    Arg::Tensor(TensorView { offset_bytes: *offset_bytes, ..view })
 }
 
 fn launch(

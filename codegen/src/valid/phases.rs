@@ -10,7 +10,7 @@ use crate::analysis::Ranges;
 use crate::analysis::poly::{Atom, Poly};
 use crate::analysis::ranges::{Leaf, gcd};
 use crate::diag::Diagnostic;
-use crate::ir::effects::{EffectKind, Place, effects, uses};
+use crate::ir::effects::{Effect, EffectKind, Place, deep_effects, effects, table_of, uses};
 use crate::ir::{
     Base, BlockId, CmpOp, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
 };
@@ -28,11 +28,44 @@ pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, f
         let (vars, body) = match &k.op(id).op {
             Op::Parallel { vars, body, .. } => (vars.clone(), *body),
             Op::Spread { var, body, .. } => (vec![*var], *body),
+            Op::Gemm { .. } | Op::Copy { .. } => {
+                whole_tiles(k, id, found);
+                continue;
+            }
             _ => continue,
         };
         Phase::new(k, r, guards, vars, body).check(found);
     }
     blocks(k, &ops, found);
+}
+
+/// Ops that are one phase of their own: what they write, neither their bodies nor their tables may read. An operand that
+/// is the accumulator too is refused with the op's types.
+fn whole_tiles(k: &Kernel, id: OpId, found: &mut Vec<Diagnostic>) {
+    let op = &k.op(id).op;
+    let (written, reads): (Base, Vec<Effect>) = if let Op::Gemm { acc, .. } = op {
+        let inner = deep_effects(k, id).into_iter().filter(|e| e.op != id);
+        (Base::Buffer(*acc), inner.collect())
+    } else if let Op::Copy { src, dst, .. } = op {
+        let tables: Vec<ViewId> = [src.view, dst.view].into_iter().filter_map(|v| table_of(k, v)).collect();
+        let looked_up = |e: &Effect| e.kind == EffectKind::Read && e.view().is_some_and(|v| tables.contains(&v));
+        (k.view(dst.view).base, effects(k, id).into_iter().filter(looked_up).collect())
+    } else {
+        return;
+    };
+    let Some(e) = reads.into_iter().find(|e| e.base(k) == written) else { return };
+    let name = match written {
+        Base::Buffer(b) => &k.buffer(b).name,
+        Base::Param(p) => &k.param(p).name,
+    };
+    let m = format!("`{name}` is read and written by one `{}`", op.name());
+    let mut d = Diagnostic::error(k, k.op(id).span, "V0413", m);
+    if e.op != id {
+        d = d.note("the body reads it", Some(k.span_of(k.op(e.op).span).clone()));
+    } else {
+        d = d.note("rows are looked up in it", None);
+    }
+    found.push(d.help("read from a second tile"));
 }
 
 /// Stores that every block of the grid makes to the same place.
@@ -47,6 +80,10 @@ fn blocks(k: &Kernel, ops: &[OpId], found: &mut Vec<Diagnostic>) {
             _ => continue,
         };
         let Base::Param(p) = k.view(view).base else { continue };
+        // Rows that a table names are data.
+        if k.view(view).gather.is_some() {
+            continue;
+        }
         indices.extend(view_indices(k, view));
         if indices.iter().any(|&i| varies_between_blocks(k, i, 0)) || under_condition(k, ops, id) {
             continue;
@@ -127,6 +164,8 @@ struct Phase<'a> {
     inner_values: HashSet<ValueId>,
     inner_data: HashSet<IxVarId>,
     accesses: Vec<Access>,
+    /// Tables that accesses look rows up in.
+    tables: Vec<(OpId, Base)>,
     movers: Vec<Mover>,
 }
 
@@ -155,6 +194,7 @@ impl<'a> Phase<'a> {
             inner_values: HashSet::new(),
             inner_data: HashSet::new(),
             accesses: vec![],
+            tables: vec![],
             movers: vec![],
         };
         p.defined(body);
@@ -206,6 +246,9 @@ impl<'a> Phase<'a> {
             // What follows a conditional break may not run.
             maybe |= matches!(op, Op::Loop { .. });
             for e in effects(self.k, id) {
+                if let Place::View(table) = e.place {
+                    self.tables.push((id, self.k.view(table).base));
+                }
                 let Place::Element { view, index } = &e.place else { continue };
                 let same_value = match op {
                     Op::Store { value, .. } => !self.inner_values.contains(value) || self.k.literal(*value).is_some(),
@@ -268,6 +311,9 @@ impl<'a> Phase<'a> {
     /// Bit address of an access relative to its base.
     fn address(&self, a: &Access) -> Option<Poly> {
         let v = self.k.view(a.view);
+        if v.gather.is_some() {
+            return None;
+        }
         let mut sum = self.poly(v.offset)?;
         for (&i, &s) in a.index.iter().zip(&v.strides) {
             sum = sum.add(&self.poly(i)?.mul(&self.poly(s)?)?)?;
@@ -278,6 +324,20 @@ impl<'a> Phase<'a> {
     // --- pairs ---
 
     fn check(&self, found: &mut Vec<Diagnostic>) {
+        let changes = |a: &&Access| a.kind != EffectKind::Read;
+        for &(op, table) in &self.tables {
+            let Some(w) = self.accesses.iter().filter(changes).find(|a| a.base == table) else { continue };
+            let name = match table {
+                Base::Buffer(b) => &self.k.buffer(b).name,
+                Base::Param(p) => &self.k.param(p).name,
+            };
+            let m = format!("rows are looked up in `{name}`, which the same phase writes");
+            found.push(
+                Diagnostic::error(self.k, self.k.op(w.op).span, "V0413", m)
+                    .note("the look-up is", Some(self.k.span_of(self.k.op(op).span).clone()))
+                    .help("split the body into two phases"),
+            );
+        }
         for (n, a) in self.accesses.iter().enumerate() {
             for b in &self.accesses[n..] {
                 let var = matches!(a.base, Base::Buffer(b) if self.k.buffer(b).space == Space::Var);
@@ -507,6 +567,7 @@ impl<'a> Phase<'a> {
         let same = v.dtype == u.dtype
             && v.extents == u.extents
             && v.strides == u.strides
+            && v.gather == u.gather
             && v.guards.len() == u.guards.len()
             && v.guards.iter().zip(&u.guards).all(|(a, b)| a.1 == b.1);
         if !same || !self.no_overlap(v) {
@@ -517,7 +578,9 @@ impl<'a> Phase<'a> {
             return None;
         }
         let picks = v.guards.iter().zip(&u.guards).map(|(a, b)| (a.0, b.0));
-        let axes = w.index.iter().zip(&x.index).map(|(&a, &b)| (a, b));
+        // Two entries of a table may name one row, so different places in it are no different elements.
+        let looked_up = v.gather.is_some() as usize;
+        let axes = w.index.iter().zip(&x.index).skip(looked_up).map(|(&a, &b)| (a, b));
         picks.chain(axes).map(|(a, b)| Some((self.poly(a)?, self.poly(b)?))).collect()
     }
 

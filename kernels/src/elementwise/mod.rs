@@ -1,3 +1,4 @@
 //! Elementwise operators that belong to no other family.
 
+pub mod copy;
 pub mod vector_add;

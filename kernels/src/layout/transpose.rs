@@ -94,7 +94,7 @@ fn kernel_for(carrier: DType) -> Arc<dyn KernelDef> {
     }
 }
 
-/// Names of the inputs: those whose transposed partner is not among the tensors, and those that have one.
+/// The inputs among inputs and outputs.
 fn inputs(specs: &p::Specs) -> Vec<&TensorSpec> {
     // A tensor is an output if its name is another tensor's name and a `t`.
     let is_output = |name: &str| name.strip_suffix('t').is_some_and(|base| specs.contains_key(base));

@@ -1,0 +1,400 @@
+//! Exact top-k of rows: the indices of the `k` largest values among the first `end[row]` columns.
+//!
+//! `n = min(k, clamp(end, 0, columns))` entries are chosen, then `k − n` fill entries follow. Equal values keep the smaller
+//! index, `-0` equals `+0`, NaN ranks below `−∞` and stays a valid index. An offset is added to indices, never to the fill.
+//!
+//! *Tensors*: `x` `[rows, columns]` bf16 or f32, rows at any distance; `end`, `output_idx_offset` `[rows]` i32, may be left
+//! out; `indices` `[rows, k]` i64 or i32; `values` `[rows, k]` with the parameter `return_value`.
+//! *Order*: ascending index (`sorted_index` asks for what is always so); with `sorted`, descending value.
+//! *Cost*: one read of the rows would do; this reads them once for each digit of the key and once to place.
+//! *Numerics*: none; integers that order like the values are compared, so any input gives the same bits everywhere.
+//! *Schedule*: one block a row. Histograms of one digit of the key after another find the threshold; scans then give every
+//! chosen element its place, so no place depends on timing and nothing is assumed about how many values share a digit.
+//! *Source*: Alabi et al., Fast k-selection algorithms for graphics processing units, 2012.
+
+use crate::problem as p;
+use dsl::prelude::*;
+use kiln_codegen::abi::{Arg, Plan};
+use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::ir::{DType as Data, Literal};
+use kiln_codegen::spec::{
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    TensorSpec, Tolerance,
+};
+use kiln_codegen::tune::ConfigValue;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How a row is read.
+#[derive(KernelConfig, Clone, Debug)]
+pub struct TopkConfig {
+    /// Bits of a digit; a histogram has `2^digit` counters.
+    #[tune(8, 11)]
+    pub digit: usize,
+    /// Elements of a placing step.
+    #[tune(4096, 1024, 2048)]
+    pub chunk: usize,
+    /// Warps of a block.
+    #[tune(32, 16)]
+    pub warps: usize,
+    /// Descending value instead of ascending index.
+    #[default(false)]
+    pub sorted: bool,
+}
+
+/// Bits of a sort key: bf16 values differ in the upper half of theirs only.
+fn key_bits(dtype: Data) -> usize {
+    if dtype == Data::Bf16 { 16 } else { 32 }
+}
+
+/// Position and width of each digit, from the top.
+fn digits(bits: usize, digit: usize) -> Vec<(u32, u32)> {
+    let mut digits = vec![];
+    let mut top = bits;
+    while top > 0 {
+        let low = top.saturating_sub(digit);
+        digits.push((low as u32, (top - low) as u32));
+        top = low;
+    }
+    digits
+}
+
+/// An unsigned integer that orders as the values do: NaN is the smallest, both zeros are equal.
+#[kernel_fn]
+pub fn sort_key<T: Float>(x: V<T>) -> V<U32> {
+    let v = x.to::<F32>();
+    let u = select(v == 0.0, 0u32, v.bits());
+    let key = select((u >> 31) == 1, !u, u | 0x8000_0000);
+    let key = select(v == v, key, 0u32);
+    if host!(key_bits(T::DTYPE) == 16) { key >> 16 } else { key }
+}
+
+/// Chooses within rows.
+#[kernel(dims(topk: fixed), deterministic, batch_invariant(rows))]
+pub fn topk_select<T: Float, I: IndexInt>(
+    cfg: &TopkConfig,
+    x: In![T; rows, n; strides(ld, 1)],
+    end: Option<In![I32; rows]>,
+    offset: Option<In![I32; rows]>,
+    indices: Out![I; rows, topk],
+    values: Option<Out![T; rows, topk]>,
+    index_fill: Scalar![I64],
+    value_fill: Scalar![F32],
+) {
+    let chunk = cfg.chunk;
+    let row = grid(rows);
+    warps(cfg.warps);
+    let len = if let Some(end) = end { end[row].clamp_index(0, n) } else { n };
+    let chosen = len.min(topk);
+    let want = chosen.to::<U32>();
+    let first = if let Some(offset) = offset { offset[row].to::<I>() } else { V::<I>::of(0.0) };
+
+    for j in parallel([topk]) {
+        if j >= chosen {
+            indices[(row, j)] = index_fill.to::<I>();
+            if let Some(values) = values {
+                values[(row, j)] = value_fill.to::<T>();
+            }
+        }
+    }
+
+    if want > 0 {
+        // The key of the smallest chosen value, digit by digit, and how many elements equal to it are chosen.
+        let mut threshold = 0u32;
+        let mut need = want;
+        let bins = host!(1 << cfg.digit);
+        let counts = shared::<U32, 1>([bins]);
+        for (shift, width) in unroll(digits(key_bits(T::DTYPE), cfg.digit)) {
+            zero(counts);
+            for i in spread(0..len) {
+                let key = sort_key(x[(row, i)]);
+                let top = host!(shift + width);
+                let here = if host!(top < 32) { (key >> top) == (threshold >> top) } else { lit(true) };
+                if here {
+                    let mask = host!((1u32 << width) - 1);
+                    counts.atomic_add(((key >> shift) & mask).clamp_index(0, bins - 1), 1);
+                }
+            }
+            let above = suffix_sum_exclusive(counts);
+            let found = find_first([bins], |b| above[b] < need && above[b] + counts[b] >= need);
+            let bin = found.min(bins - 1);
+            need = need - above[bin];
+            threshold = threshold | (bin.to::<U32>() << shift);
+        }
+
+        let mut placed = 0u32;
+        let mut equal = 0u32;
+        let keys = frag::<U32, 1>([chunk]);
+        let ties = frag::<U32, 1>([chunk]);
+        let picks = frag::<U32, 1>([chunk]);
+        let best_key = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
+        let best_at = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
+        if cfg.sorted {
+            zero(best_key);
+            zero(best_at);
+        }
+        for c in 0..len.div_ceil(chunk) {
+            let p0 = c * chunk;
+            for i in parallel([chunk]) {
+                let key = sort_key(x[(row, p0 + i)]);
+                keys[i] = key;
+                ties[i] = select(p0 + i < len && key == threshold, 1, 0);
+            }
+            let (tie_at, tie_count) = prefix_sum_exclusive(ties);
+            for i in parallel([chunk]) {
+                let larger = p0 + i < len && keys[i] > threshold;
+                let kept = ties[i] == 1 && equal + tie_at[i] < need;
+                picks[i] = select(larger || kept, 1, 0);
+            }
+            let (pick_at, pick_count) = prefix_sum_exclusive(picks);
+            for i in parallel([chunk]) {
+                if picks[i] == 1 {
+                    let to = placed + pick_at[i];
+                    if cfg.sorted {
+                        best_key.put(to, keys[i]);
+                        best_at.put(to, (p0 + i).to::<U32>());
+                    } else {
+                        indices.put((row, to), first + (p0 + i).to::<I>());
+                        if let Some(values) = values {
+                            values.put((row, to), x[(row, p0 + i)]);
+                        }
+                    }
+                }
+            }
+            placed += pick_count;
+            equal += tie_count;
+        }
+
+        if cfg.sorted {
+            // The place of each is the number of better ones; equal ones stand in index order already.
+            for j in parallel([topk]) {
+                if j < chosen {
+                    let key = best_key[j];
+                    let mut better = 0u32;
+                    for o in 0..chosen {
+                        let other = best_key[o];
+                        better += select(other > key || (other == key && o < j), 1, 0);
+                    }
+                    let at = best_at[j].clamp_index(0, n);
+                    indices.put((row, better), first + at.to::<I>());
+                    if let Some(values) = values {
+                        values.put((row, better), x[(row, at)]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The indices of the `k` largest of `row`, best first: by sorting all of them.
+pub fn reference(row: &[f64], k: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    // NaN is the smallest; a stable sort keeps equal values, and so both zeros, in index order.
+    let rank = |i: usize| (!row[i].is_nan(), row[i]);
+    order.sort_by(|&a, &b| rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal));
+    order.truncate(k);
+    order
+}
+
+/// The operator.
+#[derive(Clone, Copy, Debug)]
+pub struct TopkSelect;
+
+const OP: &str = "topk_select";
+const TYPES: [Data; 2] = [Data::Bf16, Data::F32];
+
+fn kernel_for(x: Data, index: Data) -> Arc<dyn KernelDef> {
+    match (x == Data::F32, index == Data::I32) {
+        (false, false) => topk_select::kernel::<Bf16, I64>(),
+        (false, true) => topk_select::kernel::<Bf16, I32>(),
+        (true, false) => topk_select::kernel::<F32, I64>(),
+        (true, true) => topk_select::kernel::<F32, I32>(),
+    }
+}
+
+/// What a problem asks for.
+struct Shape {
+    rows: usize,
+    columns: usize,
+    k: usize,
+    dtype: Data,
+    index: Data,
+    sorted: bool,
+    values: bool,
+    index_fill: i64,
+    value_fill: f64,
+}
+
+/// A number, which may be infinite and then is a word.
+fn extended(params: &Params, name: &str, default: f64) -> Result<f64, OpError> {
+    match params.get(name) {
+        Some(ParamValue::Text(t)) => {
+            t.parse().map_err(|_| p::refuse(OP, format!("parameter `{name}` is `{t}`; expected a number")))
+        }
+        _ => p::number(OP, params, name, Some(default)),
+    }
+}
+
+fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
+    let x = p::input(OP, specs, "x", &TYPES, 2)?;
+    for name in ["end", "output_idx_offset"] {
+        if let Some(t) = p::optional_input(OP, specs, name, &[Data::I32], 1)? {
+            p::shaped(OP, t, &x.shape[..1], "one entry a row of `x`")?;
+        }
+    }
+    let sorted = p::flag(OP, params, "sorted", false)?;
+    if sorted && p::flag(OP, params, "sorted_index", false)? {
+        return Err(p::refuse(OP, "`sorted` and `sorted_index` exclude each other; choose one order"));
+    }
+    let index = p::word(OP, params, "indices_type", &["i64", "i32"])?;
+    Ok(Shape {
+        rows: x.shape[0],
+        columns: x.shape[1],
+        k: p::count(OP, params, "k", None)?,
+        dtype: x.dtype,
+        index: if index == "i32" { Data::I32 } else { Data::I64 },
+        sorted,
+        values: p::flag(OP, params, "return_value", false)?,
+        index_fill: p::number(OP, params, "idx_oob_fill_value", Some(i32::MAX as f64))? as i64,
+        value_fill: extended(params, "value_oob_fill_value", f64::NEG_INFINITY)?,
+    })
+}
+
+impl OpSpec for TopkSelect {
+    fn info(&self) -> OpInfo {
+        OpInfo {
+            name: OP,
+            bench_name: Some("topk"),
+            family: "index",
+            formula: "indices = the k largest of x[.., ..end], smaller index first among equals",
+            source: "Alabi et al., 2012",
+        }
+    }
+    fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
+        TYPES.into_iter().flat_map(|x| [Data::I64, Data::I32].map(|i| kernel_for(x, i))).collect()
+    }
+    fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
+        let s = shape_of(specs, params)?;
+        let mut outputs = vec![p::spec("indices", s.index, &[s.rows, s.k])];
+        if s.values {
+            outputs.push(p::spec("values", s.dtype, &[s.rows, s.k]));
+        }
+        Ok(outputs)
+    }
+    fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
+        let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
+        let kernel = kernel_for(s.dtype, s.index);
+        let mut config = p::choose(configs, &kernel, &[("rows", s.rows), ("n", s.columns), ("topk", s.k)]);
+        p::set(&mut config, "sorted", ConfigValue::Bool(s.sorted));
+        p::at_most(&mut config, "chunk", s.columns.next_power_of_two().max(32));
+        let args = vec![
+            p::arg(OP, problem, "x")?,
+            p::optional_arg(problem, "end"),
+            p::optional_arg(problem, "output_idx_offset"),
+            p::arg(OP, problem, "indices")?,
+            if s.values { p::arg(OP, problem, "values")? } else { Arg::Absent },
+            Arg::Scalar(Literal { dtype: Data::I64, bits: s.index_fill as u64 }),
+            Arg::Scalar(Literal::f32(s.value_fill as f32)),
+        ];
+        Ok(p::single(kernel, config, args))
+    }
+    fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
+        let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
+        let x = p::numbers(OP, problem, "x")?;
+        let column = |name: &str, default: f64| match problem.tensors.get(name) {
+            Some(t) => t.to_f64(),
+            None => vec![default; s.rows],
+        };
+        let (ends, offsets) = (column("end", s.columns as f64), column("output_idx_offset", 0.0));
+        let (mut indices, mut values) = (vec![], vec![]);
+        for row in 0..s.rows {
+            let end = ends[row].clamp(0.0, s.columns as f64) as usize;
+            let line = &x[row * s.columns..][..end];
+            let mut best = reference(line, s.k);
+            if !s.sorted {
+                best.sort_unstable();
+            }
+            let fill = s.k - best.len();
+            indices.extend(best.iter().map(|&i| i as i64 + offsets[row] as i64));
+            indices.extend(vec![s.index_fill; fill]);
+            values.extend(best.iter().map(|&i| line[i]));
+            values.extend(vec![s.value_fill; fill]);
+        }
+        let data = match s.index {
+            Data::I32 => indices.iter().flat_map(|&i| (i as i32).to_le_bytes()).collect(),
+            _ => indices.iter().flat_map(|i| i.to_le_bytes()).collect(),
+        };
+        let indices = HostTensor { dtype: s.index, shape: vec![s.rows, s.k], data };
+        let mut outputs: BTreeMap<String, HostTensor> = [("indices".into(), indices)].into();
+        if s.values {
+            outputs.insert("values".into(), HostTensor::from_f64(s.dtype, &[s.rows, s.k], &values));
+        }
+        Ok(outputs)
+    }
+    fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
+        Tolerance::BitExact
+    }
+    fn cases(&self) -> Vec<Case> {
+        let make = |id: &str, dtype, [rows, columns, k]: [usize; 3], fill: Fill, params: &[(&str, ParamValue)]| {
+            let mut all = vec![("k", ParamValue::Int(k as i64))];
+            all.extend(params.iter().cloned());
+            p::case(id, vec![p::filled("x", dtype, &[rows, columns], fill)], &all)
+        };
+        let with = |mut case: Case, name: &str, numbers: &[f64]| {
+            case.inputs.push(p::filled(name, Data::I32, &[numbers.len()], Fill::Values(numbers.to_vec())));
+            case
+        };
+        let (bf16, f32) = (Data::Bf16, Data::F32);
+        let (yes, values) = (ParamValue::Bool(true), ("return_value", ParamValue::Bool(true)));
+        let narrow = ("indices_type", ParamValue::Text("i32".into()));
+        let few = Fill::Values((0..300).map(|i| [0.5, -0.0, 0.0, f64::INFINITY, -3.0][i % 5]).collect());
+        let odd = Fill::Values((0..60).map(|i| [f64::NAN, f64::NEG_INFINITY, 1.0][i % 3]).collect());
+        vec![
+            make("no_rows", f32, [0, 100, 7], Fill::Normal(1.0), &[]),
+            make("r3_n5000_k100_f32", f32, [3, 5000, 100], Fill::Normal(1.0), &[values.clone()]),
+            make("r2_n9000_k33_bf16_i32", bf16, [2, 9000, 33], Fill::Normal(1.0), &[narrow, values.clone()]),
+            make("ties", f32, [2, 150, 40], few.clone(), &[values.clone()]),
+            make("sorted", f32, [2, 150, 40], few, &[("sorted", yes.clone()), values.clone()]),
+            make("sorted_bf16", bf16, [2, 700, 64], Fill::Normal(1.0), &[("sorted", yes), values.clone()]),
+            make("nan_below_all", f32, [2, 30, 25], odd, &[]),
+            with(
+                with(
+                    make("ends_offsets", bf16, [4, 90, 8], Fill::Normal(1.0), &[values]),
+                    "end",
+                    &[-5.0, 3.0, 1000.0, 50.0],
+                ),
+                "output_idx_offset",
+                &[1.0, 2e9, -7.0, 0.0],
+            ),
+        ]
+    }
+    fn bench_keys(&self) -> &'static [&'static str] {
+        &["rows", "n", "k", "dtype"]
+    }
+    fn bench_shapes(&self) -> Vec<Vec<(String, usize)>> {
+        let keys = self.bench_keys();
+        let shape = |sizes: [usize; 4]| keys.iter().map(|k| k.to_string()).zip(sizes).collect();
+        [[64, 131_072, 512, 32], [64, 131_072, 2048, 32], [4096, 131_072, 512, 16], [256, 131_072, 512, 16]]
+            .map(shape)
+            .into()
+    }
+    fn bench_case(&self, shape: &[(String, usize)]) -> Result<Case, OpError> {
+        // The element type is named by its bits: 16 for bf16, 32 for f32.
+        let [rows, n, k, bits] = p::bench_sizes(OP, shape, ["rows", "n", "k", "dtype"])?;
+        let dtype = match bits {
+            16 => Data::Bf16,
+            32 => Data::F32,
+            _ => return Err(p::refuse(OP, format!("shape key `dtype` is {bits}; expected 16 for bf16 or 32 for f32"))),
+        };
+        let params = [("k", ParamValue::Int(k as i64)), ("indices_type", ParamValue::Text("i32".into()))];
+        let x = p::filled("x", dtype, &[rows, n], Fill::Normal(1.0));
+        Ok(p::case(format!("rows{rows}_n{n}_k{k}_{dtype}"), vec![x], &params))
+    }
+    fn cost(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Cost {
+        let (Ok(outputs), Ok(x)) = (self.outputs(specs, params), p::input(OP, specs, "x", &TYPES, 2)) else {
+            return Cost::default();
+        };
+        let written: Vec<_> = outputs.iter().chain([x]).collect();
+        Cost { flops: x.shape.iter().product::<usize>() as f64, bytes: p::bytes(&written) }
+    }
+}
