@@ -1,23 +1,25 @@
 //! bf16 product: `d[m, n] = Σ_k a[m, k]·b[n, k] + c[m, n]`.
 //!
-//! *Tensors*: `a` `[m, k]`, `b` `[n, k]` bf16; `c`, `d` `[m, n]` bf16 or f32, `c` may be left out.
+//! *Tensors*: `a` `[m, k]`, `b` `[n, k]` bf16; `c`, `d` `[m, n]` bf16 or f32, `c` may be left out or be `d`.
 //! *Cost*: `2mnk` operations, `2(mk + nk)` bytes and the output; compute bound for many rows, bound by `b` for few.
 //! *Numerics*: products and sums in f32 in ascending K where the target's matrix unit keeps that order; `c` is added in
 //! f32 before the one rounding. K = 0 gives `c` or 0.
 //! *Schedule*: a tile of the output a block, tiles in panels; operands of a step in shared memory, copied ahead.
 //! *Source*: elementary.
 
+use crate::gemm::addend;
 use crate::gemm::fp8::{out_dtype, reference};
 use crate::numeric::round::f32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
-use kiln_codegen::abi::{Arg, Plan};
+use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
     Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
     TensorSpec, Tolerance,
 };
+use kiln_codegen::tune::ConfigValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +41,9 @@ pub struct GemmBf16Config {
     /// Rows of tiles in a panel.
     #[tune(8, 1)]
     pub panel: usize,
+    /// Add what `d` holds.
+    #[default(false)]
+    pub in_place: bool,
 }
 
 /// Multiplies.
@@ -48,7 +53,7 @@ pub fn gemm_bf16<O: Float>(
     a: In![Bf16; m, k; strides(lda, 1)],
     b: In![Bf16; n, k; strides(ldb, 1)],
     c: Option<In![O; m, n; strides(ldc, 1)]>,
-    d: Out![O; m, n; strides(ldd, 1)],
+    d: InOut![O; m, n; strides(ldd, 1)],
 ) {
     let (bm, bn, bk) = (cfg.bm, cfg.bn, cfg.bk);
 
@@ -73,7 +78,13 @@ pub fn gemm_bf16<O: Float>(
         for (i, j) in parallel([bm, bn]) {
             let (row, column) = (mi * bm + i, ni * bn + j);
             let x = acc[(i, j)];
-            let x = if let Some(c) = c { x + c[(row, column)].to::<F32>() } else { x };
+            let x = if let Some(c) = c {
+                x + c[(row, column)].to::<F32>()
+            } else if cfg.in_place {
+                x + d[(row, column)].to::<F32>()
+            } else {
+                x
+            };
             d[(row, column)] = x.to::<O>();
         }
     }
@@ -134,13 +145,10 @@ impl OpSpec for GemmBf16 {
         let x = product_of(&p::checked(self, problem)?, &problem.params)?;
         let [m, n, k] = x.sizes;
         let kernel = kernel_for(x.out);
-        let config = p::choose(configs, &kernel, &[("m", m), ("n", n), ("k", k)]);
-        let args = vec![
-            p::arg(OP, problem, "a")?,
-            p::arg(OP, problem, "b")?,
-            if x.accumulate { p::arg(OP, problem, "c")? } else { Arg::Absent },
-            p::arg(OP, problem, "d")?,
-        ];
+        let mut config = p::choose(configs, &kernel, &[("m", m), ("n", n), ("k", k)]);
+        let (c, in_place) = addend(OP, problem, x.accumulate)?;
+        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
+        let args = vec![p::arg(OP, problem, "a")?, p::arg(OP, problem, "b")?, c, p::arg(OP, problem, "d")?];
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {

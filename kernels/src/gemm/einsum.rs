@@ -2,7 +2,7 @@
 //!
 //! | expression | operands | result |
 //! | --- | --- | --- |
-//! | `bmk,bnk->mn` | `a` `[b, m, k]`, `b` `[b, n, k]` bf16, `c` `[m, n]` f32 or none | `d` `[m, n]` f32 or bf16 |
+//! | `bmk,bnk->mn` | `a` `[b, m, k]`, `b` `[b, n, k]` bf16, `c` `[m, n]` f32, none or `d` | `d` `[m, n]` f32 or bf16 |
 //! | `bhr,hdr->bhd` | `x` `[b, h, r]`, `y` `[h, d, r]` bf16 | `z` `[b, h, d]` bf16 |
 //! | `bhd,hdr->bhr` | `x` `[b, h, d]`, `y` `[h, d, r]` bf16 | `z` `[b, h, r]` bf16 |
 //! | `bhr,hdr->bhd`, fp8 | `x`, `w` e4m3, `x_sf` `[b, h, ⌈r/128⌉]`, `w_sf` `[h, ⌈d/128⌉, ⌈r/128⌉]` f32 | `z` `[b, h, d]` bf16 |
@@ -13,6 +13,7 @@
 //! *Schedule*: a tile of the result a block; for products by head, heads are the slowest axis of the grid.
 //! *Source*: the absorbed projections of multi-head latent attention, DeepSeek-V2 technical report, 2.1.
 
+use crate::gemm::addend;
 use crate::gemm::fp8::{out_dtype, reference};
 use crate::gemm::scales::{Scaled, Scales, promoted_step};
 use crate::numeric::round::f32_tensor;
@@ -47,6 +48,9 @@ pub struct EinsumConfig {
     /// The right operand is `[.., columns, k]`; otherwise `[.., k, columns]`.
     #[default(true)]
     pub k_inner: bool,
+    /// Add what `d` holds.
+    #[default(false)]
+    pub in_place: bool,
 }
 
 /// Tile of a block of the fp8 product.
@@ -70,7 +74,7 @@ pub fn product_sum<O: Float>(
     a: In![Bf16; s, m, k; strides(_, _, 1)],
     b: In![Bf16; s, n, k; strides(_, _, 1)],
     c: Option<In![O; m, n; strides(ldc, 1)]>,
-    d: Out![O; m, n; strides(ldd, 1)],
+    d: InOut![O; m, n; strides(ldd, 1)],
 ) {
     let (bm, bn, bk) = (cfg.bm, cfg.bn, cfg.bk);
     let (mi, ni) = grid((m.div_ceil(bm), n.div_ceil(bn)));
@@ -90,7 +94,13 @@ pub fn product_sum<O: Float>(
     for (i, j) in parallel([bm, bn]) {
         let (row, column) = (mi * bm + i, ni * bn + j);
         let x = acc[(i, j)];
-        let x = if let Some(c) = c { x + c[(row, column)].to::<F32>() } else { x };
+        let x = if let Some(c) = c {
+            x + c[(row, column)].to::<F32>()
+        } else if cfg.in_place {
+            x + d[(row, column)].to::<F32>()
+        } else {
+            x
+        };
         d[(row, column)] = x.to::<O>();
     }
 }
@@ -274,12 +284,13 @@ impl OpSpec for EinsumOp {
         let [batch, m, n, k] = x.sizes;
         let dims = [("m", m), ("n", n), ("k", k)];
         let view = |name: &str| p::view(OP, problem, name);
+        let (c, in_place) = addend(OP, problem, x.accumulate)?;
         let (kernel, args) = match x.form {
             Form::Sum => {
                 let f32 = x.out == DType::F32;
                 let kernel = if f32 { product_sum::kernel::<F32>() } else { product_sum::kernel::<Bf16>() };
-                let c = if x.accumulate { p::arg(OP, problem, "c")? } else { Arg::Absent };
-                (kernel, vec![p::arg(OP, problem, "a")?, p::arg(OP, problem, "b")?, c, p::arg(OP, problem, "d")?])
+                let args = [p::arg(OP, problem, "a")?, p::arg(OP, problem, "b")?, c, p::arg(OP, problem, "d")?];
+                (kernel, args.into())
             }
             Form::Inner | Form::Outer => {
                 let args = vec![heads_first(view("x")?), p::arg(OP, problem, "y")?, heads_first(view("z")?)];
@@ -300,6 +311,7 @@ impl OpSpec for EinsumOp {
         let mut config = p::choose(configs, &kernel, &[&dims[..], &[terms]].concat());
         if x.form != Form::Fp8 {
             p::set(&mut config, "k_inner", ConfigValue::Bool(x.form != Form::Outer));
+            p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         }
         Ok(p::single(kernel, config, args))
     }

@@ -1,7 +1,7 @@
 //! fp8 product with block scales: `d[m, n] = Σ_κ sfa[m, κ]·sfb[n', κ]·(Σ_{k∈κ} a[m, k]·b[n, k]) + c[m, n]`.
 //!
 //! *Tensors*: `a` `[m, k]` e4m3; `b` `[n, k]` e4m3, or `b_packed` `[n, k/2]` bytes of two e2m1 codes, the even index in
-//! the low half; `c`, `d` `[m, n]` bf16 or f32, `c` may be left out. Scales of `a`: `sfa` `[m, ⌈k/gran_k_a⌉]` f32, or the
+//! the low half; `c`, `d` `[m, n]` bf16 or f32, `c` may be left out or be `d`. Scales of `a`: `sfa` `[m, ⌈k/gran_k_a⌉]` f32, or the
 //! columns of it `sfa_mn_major` `[⌈k/gran_k_a⌉, al(m,4)]`, or `sfa_packed` of `sf_layout`; packed ones are preferred. The
 //! same for `b`, where with kind `1d2d` 128 rows share a scale.
 //! *Cost*: `2mnk` operations; `mk + nk` bytes and the output. Compute bound for many rows, bound by `b` for few.
@@ -11,6 +11,7 @@
 //! *Schedule*: a tile of the output a block, tiles in panels; operands of a step in shared memory, copied ahead.
 //! *Source*: DeepSeek-V3 technical report, 3.3 (fine-grained scales, promotion); OCP Microscaling Formats 1.0.
 
+use crate::gemm::addend;
 use crate::gemm::scales::{Scaled, Scales, promoted_step};
 use crate::numeric::round::f32_tensor;
 use crate::problem as p;
@@ -53,6 +54,9 @@ pub struct GemmFp8Config {
     /// Rows of `b` that share a scale.
     #[default(128)]
     pub gran_n: usize,
+    /// Add what `d` holds.
+    #[default(false)]
+    pub in_place: bool,
 }
 
 /// Multiplies.
@@ -70,7 +74,7 @@ pub fn gemm_fp8<B: Float, O: Float>(
     sb: Option<In![F32; nb, kb; strides(_, _)]>,
     sb_packed: Option<In![I32; wb, na]>,
     c: Option<In![O; m, n; strides(ldc, 1)]>,
-    d: Out![O; m, n; strides(ldd, 1)],
+    d: InOut![O; m, n; strides(ldd, 1)],
 ) {
     let (bm, bn, bk) = (cfg.bm, cfg.bn, cfg.bk);
     let rows = host!(Scales { plain: sa, packed: sa_packed, rows: 1, depth: cfg.gran_a });
@@ -103,7 +107,13 @@ pub fn gemm_fp8<B: Float, O: Float>(
         for (i, j) in parallel([bm, bn]) {
             let (row, column) = (mi * bm + i, ni * bn + j);
             let x = acc[(i, j)];
-            let x = if let Some(c) = c { x + c[(row, column)].to::<F32>() } else { x };
+            let x = if let Some(c) = c {
+                x + c[(row, column)].to::<F32>()
+            } else if cfg.in_place {
+                x + d[(row, column)].to::<F32>()
+            } else {
+                x
+            };
             d[(row, column)] = x.to::<O>();
         }
     }
@@ -294,19 +304,13 @@ impl OpSpec for GemmFp8 {
         for (name, value) in ["gran_a", "gran_b", "gran_n"].into_iter().zip(x.gran) {
             p::set(&mut config, name, ConfigValue::Int(value));
         }
+        let (c, in_place) = addend(OP, problem, x.accumulate)?;
+        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         let [sa, sa_packed] = scale_args(problem, "sfa", x.m)?;
         let [sb, sb_packed] = scale_args(problem, "sfb", x.n.div_ceil(x.gran[2]))?;
         let b = if x.fp4 { as_e2m1(p::view(OP, problem, "b_packed")?) } else { p::view(OP, problem, "b")? };
-        let args = vec![
-            p::arg(OP, problem, "a")?,
-            sa,
-            sa_packed,
-            Arg::Tensor(b),
-            sb,
-            sb_packed,
-            if x.accumulate { p::arg(OP, problem, "c")? } else { Arg::Absent },
-            p::arg(OP, problem, "d")?,
-        ];
+        let args =
+            vec![p::arg(OP, problem, "a")?, sa, sa_packed, Arg::Tensor(b), sb, sb_packed, c, p::arg(OP, problem, "d")?];
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {

@@ -376,7 +376,7 @@ impl OpSpec for IndexerLogitsFp8 {
             let pages = table.1.iter().max().map_or(0, |x| *x as usize + 1);
             // Keys of any finite code, then scales of 2^-4; the codes of NaN are left out.
             let byte = |i: usize| match i % (page * (d + 4)) {
-                at if at < page * d => (i * 151 % 125) as f64 + if i % 3 == 0 { 128.0 } else { 0.0 },
+                at if at < page * d => (i * 151 % 125) as f64 + if i.is_multiple_of(3) { 128.0 } else { 0.0 },
                 at => [0.0, 0.0, 128.0, 61.0][at % 4],
             };
             let cache = Fill::Values((0..pages * page * (d + 4)).map(byte).collect());

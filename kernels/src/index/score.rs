@@ -7,15 +7,15 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::OpError;
 
 /// `out[n, i] = Σ_h max(dots[n, i·heads + h], 0) · weights[i, h]`, the score of key `n` for query `i` without key scale.
+/// The products replace `dots`.
 #[kernel_fn]
 pub fn head_sums(dots: Tile<F32, Frag, 2>, weights: Tile<F32, Frag, 2>) -> Tile<F32, Frag, 2> {
     let (keys, queries, heads) = host!((dots.extent(0), weights.extent(0), weights.extent(1)));
     let per_head = dots.reshape([keys, queries, heads]);
-    let parts = frag::<F32, 3>([keys, queries, heads]);
     for (n, i, h) in parallel([keys, queries, heads]) {
-        parts[(n, i, h)] = max(per_head[(n, i, h)], 0.0) * weights[(i, h)];
+        per_head[(n, i, h)] = max(per_head[(n, i, h)], 0.0) * weights[(i, h)];
     }
-    reduce_sum(parts, 2)
+    reduce_sum(per_head, 2)
 }
 
 /// Keys a query may see.
