@@ -127,6 +127,20 @@ fn emit_prints_every_stage_and_writes_files_whole() {
     let printed = stdout(&kiln(&["emit", "rmsnorm", "--target", "sm_80"]));
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim_end(), printed.trim_end());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    // A link stays a link; what is no file is written to, never replaced.
+    #[cfg(unix)]
+    {
+        let link = dir.path().join("link.cu");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        works(&mut command(&["emit", "hadamard", "--target", "sm_80", "-o", link.to_str().unwrap()]));
+        assert!(link.is_symlink() && std::fs::read_to_string(&file).unwrap().contains("hadamard"));
+        let device = dir.path().join("device");
+        std::os::unix::fs::symlink("/dev/null", &device).unwrap();
+        works(&mut command(&["emit", "rmsnorm", "--target", "sm_80", "-o", device.to_str().unwrap()]));
+        assert!(device.is_symlink());
+    }
+    let folder = dir.path().to_str().unwrap();
+    refused(&["emit", "rmsnorm", "--target", "sm_80", "-o", folder], 2, &[folder, "a file name", "next:"]);
     refused(&["emit", "rmsnorm", "--target", "sm_80", "-o", "/nonexistent/x.cu"], 3, &["/nonexistent/x.cu", "next:"]);
     refused(&["emit", "rmsnorm", "--target", "sm_80", "--stage", "schedule"], 2, &["comes with schedules"]);
     refused(&["emit", "rmsnorm", "--target", "vm"], 2, &["--stage plain"]);
@@ -256,6 +270,8 @@ fn unknown_names_get_the_nearest_one() {
     refused(&["generate"], 2, &["`generate`", "list", "emit", "check", "doctor"]);
     refused(&["run", "--only", "("], 2, &["--only", "`(`"]);
     refused(&["run", "--only", "matches nothing"], 2, &["none that matches"]);
+    refused(&["run", "--case", "nope"], 2, &["--case", "`nope`", "kiln list"]);
+    assert_eq!(rows(&["run", "--case", "rmsnorm.zero_rows"], 0).len(), 1);
     refused(&["tune", "vector_add", "--budget", "soon"], 2, &["`soon`", "10m"]);
 }
 
@@ -264,8 +280,36 @@ fn devices_that_are_not_there() {
     refused(&["run", "--device", "gpu"], 2, &["`gpu`", "cuda:N"]);
     refused(&["run", "--device", "cuda:x"], 2, &["cuda:x"]);
     refused(&["run", "--device", "null", "--sanitize"], 2, &["--sanitize", "cpu"]);
+    // It computes nothing, so nothing is judged.
+    assert!(rows(&["run", "vector_add", "--device", "null"], 0).iter().all(|r| r["status"] == "skip"));
     // With a GPU, one that has this number is still not there.
     refused(&["run", "--device", "cuda:99"], 3, &["cuda:99"]);
+}
+
+#[test]
+fn sizes_no_machine_has_are_refused_in_words() {
+    for command in ["run", "bench", "tune"] {
+        let sized = |shape: &str, code| refused(&[command, "rmsnorm", "--shape", shape], code, &["error"]);
+        sized("tokens=18446744073709551615,hidden=4", 2);
+        sized("tokens=10000000000,hidden=8192", 1);
+    }
+    let row = &rows(&["run", "rmsnorm", "--shape", "tokens=10000000000,hidden=8192"], 1)[0];
+    assert!(row["reason"].as_str().is_some_and(|r| r.contains("choose smaller sizes")), "{row}");
+}
+
+#[test]
+fn a_kernel_no_target_takes_fails_the_check() {
+    let rows = rows(&["check", "rmsnorm", "--shape", "tokens=1,hidden=0"], 1);
+    assert!(rows.iter().all(|r| r["status"] == "fail" || r["status"] == "skip"), "{rows:?}");
+}
+
+#[test]
+fn documents_are_one_json_object() {
+    for args in [&["emit", "rmsnorm", "--target", "sm_80"][..], &["explain", "rmsnorm", "--target", "vm"]] {
+        let rows = rows(args, 0);
+        assert_eq!(rows.len(), 1);
+        fields(&rows, args[0], &["kernel", "target", "text"]);
+    }
 }
 
 #[test]
@@ -300,6 +344,12 @@ fn malformed_case_folders() {
     *changed.last_mut().unwrap() ^= 1;
     std::fs::write(dir.path().join(file), changed).unwrap();
     reason("sha256");
+    // An output the case does not expect would be judged by nobody.
+    std::fs::write(dir.path().join(file), &bytes).unwrap();
+    let mut partial = case.clone();
+    partial["tensors"].as_object_mut().unwrap().retain(|_, t| t["role"] != "output");
+    std::fs::write(&manifest, serde_json::json!({"format": 1, "cases": [partial]}).to_string()).unwrap();
+    assert!(rows(&run, 1)[0]["reason"].as_str().is_some_and(|r| r.contains("does not expect")));
     // The right hash on a file that is no safetensors file.
     std::fs::write(dir.path().join(file), b"12345678").unwrap();
     let mut lying = case.clone();
@@ -313,7 +363,10 @@ fn malformed_case_folders() {
 fn odd_environments_do_not_matter() {
     // A cache that cannot be written, and one that is a file.
     works(command(&["run", "vector_add"]).env("KILN_CACHE_DIR", "/proc/nope"));
-    works(command(&["check", "vector_add"]).env("KILN_CACHE_DIR", "/proc/nope"));
+    let checked = command(&["check", "vector_add"]).env("KILN_CACHE_DIR", "/proc/nope").output().unwrap();
+    assert_eq!(checked.status.code(), Some(0));
+    let skipped = stdout(&checked).contains("skipped because");
+    assert!(skipped || stderr(&checked).contains("not cached"), "{}", stderr(&checked));
     let file = tempfile::NamedTempFile::new().unwrap();
     works(command(&["run", "vector_add"]).env("KILN_CACHE_DIR", file.path()));
     // Output nobody reads.
@@ -340,6 +393,8 @@ fn projects_are_made_whole_or_not_at_all() {
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     refused(&["new", &at("1st")], 2, &["`1st`", "a letter"]);
     refused(&["new", &at("kiln")], 2, &["`kiln`"]);
+    refused(&["new", &at("match")], 2, &["`match`", "uses"]);
+    refused(&["new", &at("build")], 2, &["`build`", "uses"]);
     refused(&["new", &at("mine"), "--kiln", "/nonexistent"], 2, &["--kiln", "/nonexistent"]);
     refused(&["new", &at("no/such/mine")], 2, &["no/such/mine", "next:"]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -148,7 +148,7 @@ pub fn shape(op: &dyn OpSpec, text: &str) -> Result<Vec<(String, usize)>, Failur
                 format!("--shape of {}: {k}", info.name),
                 "a whole number of 0 or more",
                 format!("`{v}`"),
-                "",
+                &format!("write {k}=SIZE, as in {k}=4096"),
             ));
         }
     }

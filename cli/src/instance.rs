@@ -62,6 +62,26 @@ impl Configs for Fixed {
 }
 
 impl InstanceArgs {
+    /// Of several operators those that declare the case these options name.
+    ///
+    /// # Errors
+    /// A case that none of them declares.
+    pub fn declaring(&self, selections: Vec<Selection>) -> Result<Vec<Selection>, Failure> {
+        let Some(id) = self.case.as_deref().filter(|_| selections.len() > 1) else {
+            return Ok(selections);
+        };
+        let has = |op: &dyn OpSpec| {
+            let wanted = id.strip_prefix(&format!("{}.", op.info().name)).unwrap_or(id);
+            op.cases().iter().any(|c| c.id == wanted)
+        };
+        let found: Vec<Selection> = selections.into_iter().filter(|s| has(s.op.as_ref())).collect();
+        if found.is_empty() {
+            let next = "`kiln list --json` names the cases of every operator";
+            return Err(Failure::usage("--case", "a case some operator declares", format!("`{id}`"), next));
+        }
+        Ok(found)
+    }
+
     /// The cases of an operator these options choose: all declared ones if none is named.
     ///
     /// # Errors
@@ -149,6 +169,9 @@ impl InstanceArgs {
     }
 }
 
+/// Larger problems fit no machine, and counting their bytes or operations may overflow.
+const MAX_BYTES: usize = 1 << 48;
+
 /// The problem of a bench shape, named after the shape.
 ///
 /// # Errors
@@ -164,7 +187,23 @@ pub fn bench_case(op: &dyn OpSpec, shape: &[(String, usize)]) -> Result<Case, Fa
         )
     })?;
     case.id = shape_text(shape);
+    if bytes(case.inputs.iter().map(|i| &i.tensor)).is_none_or(|n| n > MAX_BYTES) {
+        return Err(Failure::usage(
+            format!("--shape {} of {}", case.id, op.info().name),
+            format!("tensors of {MAX_BYTES} bytes at most"),
+            "larger ones",
+            "choose smaller sizes",
+        ));
+    }
     Ok(case)
+}
+
+/// Bytes of tensors; `None` if 64 bits cannot count them.
+pub fn bytes<'a>(mut specs: impl Iterator<Item = &'a TensorSpec>) -> Option<usize> {
+    specs.try_fold(0usize, |sum, t| {
+        let elements = t.shape.iter().try_fold(1usize, |n, &e| n.checked_mul(e))?;
+        sum.checked_add(elements.checked_mul(t.dtype.bits())?.div_ceil(8))
+    })
 }
 
 /// `k=v,k=v`.

@@ -24,7 +24,18 @@ pub fn toolchain() -> Result<Result<Arc<Toolchain>, String>, Failure> {
 /// No compiler, a refused kernel.
 pub fn compile(step: &Step, target: Target) -> Result<Arc<Compiled>, Failure> {
     let toolchain = toolchain()?.map_err(Failure::Environment)?;
-    Ok(compile::compile(step.kernel.as_ref(), &step.request, target, &toolchain)?)
+    let compiled = compile::compile(step.kernel.as_ref(), &step.request, target, &toolchain);
+    warn(&toolchain);
+    Ok(compiled?)
+}
+
+/// Says on stderr what the compiler's cache could not do. Results are not affected.
+pub fn warn(toolchain: &Toolchain) {
+    use std::io::Write;
+    for text in toolchain.take_warnings() {
+        // Nothing is left to do if stderr is closed.
+        let _ = writeln!(std::io::stderr().lock(), "warning: {text}");
+    }
 }
 
 /// Machine code as text.
@@ -33,7 +44,9 @@ pub fn compile(step: &Step, target: Target) -> Result<Arc<Compiled>, Failure> {
 /// No compiler or disassembler, a refused kernel.
 pub fn disassemble(step: &Step, target: Target) -> Result<String, Failure> {
     let toolchain = toolchain()?.map_err(Failure::Environment)?;
-    let compiled = compile::compile(step.kernel.as_ref(), &step.request, target, &toolchain)?;
+    let compiled = compile::compile(step.kernel.as_ref(), &step.request, target, &toolchain);
+    warn(&toolchain);
+    let compiled = compiled?;
     toolchain.sass(&compiled.image)?.ok_or_else(|| {
         Failure::environment(
             "--stage sass",

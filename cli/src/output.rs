@@ -31,6 +31,18 @@ impl Output {
         Ok(())
     }
 
+    /// Text as it is; with `--json` one object with these fields and `text`.
+    ///
+    /// # Errors
+    /// As for [`Output::text`].
+    pub fn document(self, cmd: &'static str, fields: &[(&str, &str)], text: &str) -> Result<(), Failure> {
+        if !self.json {
+            return self.text(text);
+        }
+        let fields = fields.iter().chain(&[("text", text)]).map(|(k, v)| (k.to_string(), Value::from(*v))).collect();
+        self.text(&json_line(cmd, &fields))
+    }
+
     /// A line for people; nothing with `--json`.
     ///
     /// # Errors

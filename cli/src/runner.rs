@@ -4,6 +4,7 @@
 
 use crate::cases::{self, GoldenCase, Role};
 use crate::fill;
+use crate::instance;
 use crate::judge::{self, Judged};
 use kiln_codegen::abi::Launcher;
 use kiln_codegen::host_tensor::HostTensor;
@@ -122,12 +123,31 @@ pub fn golden(folder: &Path, case: &GoldenCase) -> Result<Ready, String> {
     Ok(Ready { inputs, params: case.params.clone(), known, metrics })
 }
 
+/// The inputs of a case, filled. `seed` tells one set of inputs from another.
+///
+/// # Errors
+/// A case that does not fit into this machine's memory, or that the operator refuses.
+pub fn filled(op: &dyn OpSpec, seed: &str, case: &Case) -> Result<Tensors, String> {
+    let inputs = instance::input_specs(case);
+    let free = kiln_runtime::device::free_host_bytes();
+    let too_large = |needed: Option<usize>| {
+        let needed = needed.map_or("more bytes than 64 bits can count".into(), |n| format!("{n} bytes"));
+        format!("its tensors take {needed}, and {free} are free on this machine; choose smaller sizes")
+    };
+    let fits = |needed: Option<usize>| needed.filter(|&n| n <= free).ok_or_else(|| too_large(needed));
+    // The inputs first: sizes that overflow are not for the operator to see.
+    let own = fits(instance::bytes(inputs.values()))?;
+    let outputs = op.outputs(&inputs, &case.params).map_err(|e| e.to_string())?;
+    fits(instance::bytes(outputs.iter()).and_then(|n| n.checked_add(own)))?;
+    Ok(fill::inputs(seed, case))
+}
+
 /// A declared case, filled, with the outputs of its reference.
 ///
 /// # Errors
-/// A case the operator refuses.
+/// A case that does not fit into memory, or that the operator refuses.
 pub fn declared(op: &dyn OpSpec, case: &Case) -> Result<Ready, String> {
-    let inputs = fill::inputs(op.info().name, case);
+    let inputs = filled(op, op.info().name, case)?;
     let problem = HostProblem { tensors: inputs, params: case.params.clone() };
     let expected = op.reference(&problem).map_err(|e| e.to_string())?;
     let metrics = expected.keys().map(|n| (n.clone(), op.tolerance(n, &case.params).into())).collect();
@@ -148,6 +168,9 @@ impl Ready {
         configs: &dyn Configs,
     ) -> Result<(Outcome, Option<Judged>), String> {
         let outcome = execute(device, op, &self.inputs, &self.params, configs)?;
+        if let Some(name) = outcome.outputs.keys().find(|n| !self.metrics.iter().any(|(m, _)| m == *n)) {
+            return Err(format!("the operator computes `{name}`, which the case does not expect"));
+        }
         let judged = judge::worst(&self.metrics, &self.known, &outcome.outputs, &self.params);
         Ok((outcome, judged))
     }

@@ -104,6 +104,7 @@ impl Settings {
         let dir = get("KILN_DIR").or(project).unwrap_or_else(|| user.clone());
         let cache_dirs = match get("KILN_CACHE_DIR") {
             Some(d) => vec![d],
+            None if dir == user => vec![user.join("cache")],
             None => vec![dir.join("cache"), user.join("cache")],
         };
         Settings {

@@ -4,6 +4,7 @@
 
 use kiln_codegen::abi::LaunchError;
 use kiln_codegen::diag::Diagnostic;
+use kiln_codegen::target::Target;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -18,12 +19,12 @@ pub enum Error {
     Launch(#[from] LaunchError),
 
     /// The builder, the verifier or a target's checks refused the kernel.
-    #[error("kernel `{kernel}` is refused for {target}:\n{}", diagnostics_text(diagnostics))]
+    #[error("kernel `{kernel}` is refused{}:\n{}", for_target(*target), diagnostics_text(diagnostics))]
     Refused {
         /// Kernel.
         kernel: String,
-        /// Target, or `build` if it was refused before one mattered.
-        target: String,
+        /// Target; `None` if it was refused before one mattered.
+        target: Option<Target>,
         /// All findings.
         diagnostics: Vec<Diagnostic>,
     },
@@ -267,6 +268,10 @@ impl Error {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }
     }
+}
+
+fn for_target(target: Option<Target>) -> String {
+    target.map_or(String::new(), |t| format!(" for {}", t.name()))
 }
 
 fn diagnostics_text(all: &[Diagnostic]) -> String {

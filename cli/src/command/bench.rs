@@ -6,7 +6,6 @@
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::fill;
 use crate::instance::{self, Overrides};
 use crate::judge;
 use crate::output::{Output, json_number};
@@ -280,7 +279,7 @@ fn time(
     let sets = if device.target().caps().is_some() { measure::sets_for(cost.bytes as usize) } else { 1 };
     let mut plans = vec![];
     for set in 0..sets {
-        let inputs = fill::inputs(&format!("{}/{set}", op.info().name), case);
+        let inputs = runner::filled(op, &format!("{}/{set}", op.info().name), case)?;
         let (problem, _) = runner::place(device, op, &inputs, &case.params)?;
         plans.push(op.plan(&problem, configs).map_err(|e| e.to_string())?);
     }

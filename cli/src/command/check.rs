@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use kiln_codegen::compile as front;
 use kiln_codegen::spec::{Case, Configs, OpSpec};
 use kiln_codegen::target::Target;
+use kiln_runtime::Error;
 use kiln_runtime::compile::{self, Toolchain};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +55,9 @@ struct Job {
     instance: String,
     config: String,
     target: Target,
-    build: Result<Step, (&'static str, String)>,
+    build: Result<Step, String>,
+    /// Status of a build that no target takes: the default must work, another point of the space may be refused.
+    refused_as: &'static str,
 }
 
 /// Compiles, one row a build.
@@ -63,7 +66,7 @@ struct Job {
 /// Unknown names; a build that failed; no compiler for a target that was asked for.
 pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Failure> {
     let targets = catalog::targets(&args.target)?;
-    let selections = catalog::select(ops, &args.names)?;
+    let selections = args.instance.declaring(catalog::select(ops, &args.names)?)?;
     let mut jobs = vec![];
     for s in &selections {
         collect(s, args, &targets, &mut jobs)?;
@@ -96,6 +99,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         table.row(row)
     })?;
     table.finish()?;
+    if let Ok(toolchain) = &toolchain {
+        machine_code::warn(toolchain);
+    }
     let count = |s: &str| counts.get(s).copied().unwrap_or(0);
     let summary = format!(
         "{} ok, {} refused, {} failed, {} skipped in {:.1} s",
@@ -135,7 +141,6 @@ fn collect(s: &Selection, args: &Args, targets: &[Target], jobs: &mut Vec<Job>) 
             }
             for (kernel, space) in spaces {
                 for (i, config) in space.all().into_iter().enumerate() {
-                    // The default must work; another point of the space may be refused.
                     let status = if i == 0 { "fail" } else { "refused" };
                     for case in &cases {
                         let fixed = Fixed { kernel: kernel.clone(), config: config.clone() };
@@ -169,7 +174,8 @@ fn add(
                     instance: case.id.clone(),
                     config: String::new(),
                     target,
-                    build: Err((refused_as, why.clone())),
+                    build: Err(why.clone()),
+                    refused_as,
                 }));
             }
         }
@@ -182,6 +188,7 @@ fn add(
                         config: step.request.config.to_string(),
                         target,
                         build: Ok(step.clone()),
+                        refused_as,
                     }));
                 }
             }
@@ -243,7 +250,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
     };
     let step = match &job.build {
         Ok(step) => step,
-        Err((status, why)) => return end(status, vec![why.clone()]),
+        Err(why) => return end(job.refused_as, vec![why.clone()]),
     };
     let start = Instant::now();
     if job.target.caps().is_none() {
@@ -255,7 +262,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
                 row["messages"] = Value::Array(Vec::into_iter(warnings).map(|w: String| w.into()).collect());
                 row
             }
-            Err(list) => end("fail", vec![crate::diagnostics::render(&list)]),
+            Err(list) => end(job.refused_as, vec![crate::diagnostics::render(&list)]),
         };
     }
     let toolchain = match toolchain {
@@ -263,7 +270,14 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
         Err(_) => return end("skip", vec!["no CUDA compiler".into()]),
     };
     match compile::compile(step.kernel.as_ref(), &step.request, job.target, toolchain) {
-        Err(e) => end(if e.is_refusal() { "refused" } else { "fail" }, vec![e.to_string()]),
+        Err(e) => {
+            let status = match &e {
+                Error::Refused { target: None, .. } => job.refused_as,
+                e if e.is_refusal() => "refused",
+                _ => "fail",
+            };
+            end(status, vec![e.to_string()])
+        }
         Ok(compiled) => {
             let r = &compiled.report;
             let missed = r.missed();

@@ -60,8 +60,16 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let text = stage_text(&step, target, args.stage)?;
     match &args.output {
         Some(path) => files::write_atomic(path, text.as_bytes()),
-        None => out.text(&text),
+        None => out.document(
+            "emit",
+            &[("kernel", &step.title()), ("target", target.name()), ("stage", &stage_name(args.stage))],
+            &text,
+        ),
     }
+}
+
+fn stage_name(stage: Stage) -> String {
+    stage.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
 }
 
 /// The build of the first instance the options choose, with its case.
@@ -72,7 +80,9 @@ pub fn first_step(selection: &Selection, args: &InstanceArgs) -> Result<(Step, C
     let op = selection.op.as_ref();
     let name = op.info().name;
     let configs = args.configs(selection)?;
-    let cases = args.cases(op)?;
+    let mut cases = args.cases(op)?;
+    // One with work to do says more than an empty one.
+    cases.sort_by_key(|c| c.inputs.iter().any(|i| i.tensor.shape.contains(&0)));
     let mut refused = None;
     for case in &cases {
         let plan = match instance::plan(op, &instance::input_specs(case), &case.params, &configs) {

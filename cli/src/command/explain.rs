@@ -39,7 +39,8 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let selection = catalog::find(ops, &args.name)?;
     let target = catalog::target(&args.target)?;
     let (step, case) = emit::first_step(&selection, &args.instance)?;
-    out.text(&text(&selection, &step, &case, target)?)
+    let text = text(&selection, &step, &case, target)?;
+    out.document("explain", &[("kernel", &step.title()), ("target", target.name())], &text)
 }
 
 fn text(selection: &Selection, step: &Step, case: &Case, target: Target) -> Result<String, Failure> {

@@ -4,6 +4,7 @@
 
 use crate::failure::Failure;
 use crate::output::Output;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 /// Options of `kiln new`.
@@ -24,6 +25,12 @@ const FILES: [(&str, &str); 5] = [
     ("README.md", include_str!("../../template/README.md")),
     (".gitignore", "/target\n"),
 ];
+
+/// Names a crate must not have: the language, cargo's build folder or this project uses them.
+const TAKEN: &str = "kiln test core std alloc proc-macro proc_macro self super crate build deps examples incremental \
+     abstract as async await become box break const continue do dyn else enum extern false final fn for gen if impl in \
+     let loop macro match mod move mut override priv pub ref return static struct trait true try type typeof unsafe \
+     unsized use virtual where while yield";
 
 /// Makes the project, whole or not at all.
 ///
@@ -61,6 +68,9 @@ pub fn run(args: &Args, out: Output) -> Result<(), Failure> {
             "choose another folder or fix its permissions",
         ));
     }
+    if out.json {
+        return out.table("new", &[]).row(json!({"name": crate_name, "path": args.name.display().to_string()}));
+    }
     out.note(&format!(
         "made {0}\n  next: cd {0} && cargo run -- check    (then: run, tune, emit scale_add --target sm_90a)",
         args.name.display()
@@ -90,15 +100,14 @@ fn crate_name(path: &Path) -> Result<String, Failure> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic());
     let rest = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    // Names a crate must not have, because the language or this project uses them.
-    let taken = ["kiln", "test", "core", "std", "alloc", "proc-macro", "self", "super", "crate"];
-    if first && rest && !taken.contains(&name.as_str()) {
+    let taken = TAKEN.split_whitespace().any(|t| t == name);
+    if first && rest && !taken {
         return Ok(name);
     }
     Err(Failure::usage(
         "NAME",
         "a crate name: a letter, then letters, digits, `-` or `_`",
-        format!("`{name}`"),
+        if taken { format!("`{name}`, which Rust, cargo or Kiln uses") } else { format!("`{name}`") },
         "choose another name, as in `kiln new my-kernels`",
     ))
 }

@@ -6,7 +6,6 @@ use crate::catalog::{self, Selection};
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::fill;
 use crate::instance::{self, shape_text};
 use crate::output::{Output, Table, json_number};
 use crate::runner;
@@ -100,7 +99,9 @@ fn budget(text: &str) -> Result<Duration, Failure> {
     let number = text.strip_suffix(unit).and_then(|n| n.parse::<f64>().ok()).map(|n| n * seconds);
     match number.filter(|n| n.is_finite() && *n >= 0.0) {
         Some(n) => Ok(Duration::from_secs_f64(n.min(1e9))),
-        None => Err(Failure::usage("--budget", "a time such as 30s, 10m or 1h", format!("`{text}`"), "")),
+        None => {
+            Err(Failure::usage("--budget", "a time such as 30s, 10m or 1h", format!("`{text}`"), "write --budget 10m"))
+        }
     }
 }
 
@@ -152,7 +153,7 @@ fn tune(
     let mut problems = vec![];
     let mut outputs = vec![];
     for set in 0..sets {
-        let inputs = fill::inputs(&format!("{}/{set}", info.name), case);
+        let inputs = runner::filled(op, &format!("{}/{set}", info.name), case).map_err(Failure::Failed)?;
         let (problem, names) = runner::place(device, op, &inputs, &case.params).map_err(Failure::Failed)?;
         problems.push(problem);
         outputs = names;

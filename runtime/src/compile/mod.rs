@@ -131,10 +131,10 @@ pub fn compile_for(
     if let Some(c) = lock(&toolchain.memory).get(&key) {
         return Ok(Arc::clone(c));
     }
-    let refused = |diagnostics| Error::Refused { kernel: name.clone(), target: target.name().into(), diagnostics };
+    let refused = |target| move |diagnostics| Error::Refused { kernel: name.clone(), target, diagnostics };
     let start = Instant::now();
-    let built = codegen::build(kernel, request).map_err(refused)?;
-    let lowered = codegen::source(&built, target).map_err(refused)?;
+    let built = codegen::build(kernel, request).map_err(refused(None))?;
+    let lowered = codegen::source(&built, target).map_err(refused(Some(target)))?;
     let build_ms = start.elapsed().as_secs_f64() * 1e3;
     let (image, mut report) = toolchain.compile_source(&lowered.source, name, arch)?;
     report.build_ms = build_ms;

@@ -46,7 +46,7 @@ impl Backend for Cpu {
         // Every page is touched at once, so asking for more than there is would end the process, not the call. Reading
         // the report takes longer than a small allocation.
         if bytes >= LARGE_BYTES {
-            let available = memory("MemAvailable:").unwrap_or(isize::MAX as usize);
+            let available = free_host_bytes();
             if bytes > available {
                 return Err(Error::OutOfMemory { device: "cpu".into(), bytes, available });
             }
@@ -69,6 +69,11 @@ impl Backend for Cpu {
 
 /// Allocations from here on are compared with what is free.
 const LARGE_BYTES: usize = 64 << 20;
+
+/// Bytes of memory that are free on this machine; without a report, all there can be.
+pub fn free_host_bytes() -> usize {
+    memory("MemAvailable:").unwrap_or(isize::MAX as usize)
+}
 
 /// A line of the kernel's memory report in bytes; `None` where there is no such report.
 fn memory(field: &str) -> Option<usize> {
@@ -104,7 +109,7 @@ impl Queue for CpuQueue {
         }
         let kernel = || ready.name().to_string();
         let report = vm::run(&built.kernel, &built.facts, &syms, &ready.args, &self.options)
-            .map_err(|diagnostics| Error::Refused { kernel: kernel(), target: "vm".into(), diagnostics })?;
+            .map_err(|diagnostics| Error::Refused { kernel: kernel(), target: Some(Target::Vm), diagnostics })?;
         lock(&self.messages).extend(report.messages);
         if report.findings.is_empty() {
             Ok(())

@@ -8,6 +8,7 @@ mod cuda;
 mod null;
 pub mod sim;
 
+pub use cpu::free_host_bytes;
 pub use kiln_codegen::vm::BlockOrder;
 pub use null::Recorded;
 

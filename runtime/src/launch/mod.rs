@@ -77,9 +77,8 @@ impl Builds {
         if let Some(built) = lock(&self.0).get(&key) {
             return Ok(Arc::clone(built));
         }
-        let built = compile::build(&*ready.launch.kernel, &ready.bound.request).map_err(|diagnostics| {
-            Error::Refused { kernel: ready.name().into(), target: "build".into(), diagnostics }
-        })?;
+        let built = compile::build(&*ready.launch.kernel, &ready.bound.request)
+            .map_err(|diagnostics| Error::Refused { kernel: ready.name().into(), target: None, diagnostics })?;
         Ok(Arc::clone(lock(&self.0).entry(key).or_insert_with(|| Arc::new(built))))
     }
 }

@@ -12,7 +12,7 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Configs, KernelDef, OpSpec, Problem};
 use kiln_codegen::tune::Config;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -170,28 +170,33 @@ pub fn search(
 const FINALISTS: usize = 3;
 const ROUNDS: usize = 2;
 
-/// Measures the fastest few again in interleaved rounds; each keeps the median of its medians.
+/// Measures the fastest few again in interleaved rounds; each keeps the median of its medians. One that was measured once
+/// may lead after that: then again, until the leader is among those that took turns.
 fn finalists(device: &Device, task: &Task, options: &SearchOptions, done: &mut [Record]) -> Result<()> {
-    let mut order: Vec<usize> = (0..done.len()).filter(|&i| done[i].median_us().is_some()).collect();
-    order.sort_by(|&a, &b| done[a].median_us().unwrap_or(f64::MAX).total_cmp(&done[b].median_us().unwrap_or(f64::MAX)));
-    order.truncate(FINALISTS);
-    if order.len() < 2 {
-        return Ok(());
-    }
-    let mut times: Vec<Vec<measure::Measurement>> = vec![vec![]; order.len()];
-    for _ in 0..ROUNDS {
-        for (times, &i) in times.iter_mut().zip(&order) {
-            times.push(measure::time(device, &plans(task, &done[i].config)?, &options.measure)?);
+    let mut took_turns = BTreeSet::new();
+    loop {
+        let mut order: Vec<usize> = (0..done.len()).filter(|&i| done[i].median_us().is_some()).collect();
+        let median = |i: usize| done[i].median_us().unwrap_or(f64::MAX);
+        order.sort_by(|&a, &b| median(a).total_cmp(&median(b)));
+        order.truncate(FINALISTS);
+        if order.len() < 2 || took_turns.contains(&order[0]) {
+            return Ok(());
         }
-    }
-    for (mut times, i) in times.into_iter().zip(order) {
-        if let Status::Ok(first) = &done[i].status {
-            times.push(first.clone());
+        let mut times: Vec<Vec<measure::Measurement>> = vec![vec![]; order.len()];
+        for _ in 0..ROUNDS {
+            for (times, &i) in times.iter_mut().zip(&order) {
+                times.push(measure::time(device, &plans(task, &done[i].config)?, &options.measure)?);
+            }
         }
-        times.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
-        done[i].status = Status::Ok(times.swap_remove(times.len() / 2));
+        for (mut times, &i) in times.into_iter().zip(&order) {
+            if let Status::Ok(first) = &done[i].status {
+                times.push(first.clone());
+            }
+            times.sort_by(|a, b| a.median_us.total_cmp(&b.median_us));
+            done[i].status = Status::Ok(times.swap_remove(times.len() / 2));
+        }
+        took_turns.extend(order);
     }
-    Ok(())
 }
 
 fn plans(task: &Task, config: &Config) -> Result<Vec<Plan>> {

@@ -89,7 +89,7 @@ impl Sim {
             SimError::Refused { command, log } => Error::Compiler {
                 compiler: command.display().to_string(),
                 kernel: kernel.into(),
-                target: self.name.clone(),
+                target: self.target.name().into(),
                 log,
             },
             SimError::Io { path, cause } => Error::Io { action: "write", path, cause },
@@ -111,7 +111,7 @@ impl Sim {
         let built = self.builds.get(ready)?;
         let lowered = compile::source(&built, self.target).map_err(|diagnostics| Error::Refused {
             kernel: ready.name().into(),
-            target: self.target.name().into(),
+            target: Some(self.target),
             diagnostics,
         })?;
         let program = self
