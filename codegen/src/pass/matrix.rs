@@ -3,7 +3,7 @@
 //! `place` asks this to choose row distances, the emitter to print; both get the same answer because it only depends on
 //! the kernel.
 
-use super::access::{Stride, strides};
+use super::access::{Stride, in_range, strides};
 use crate::analysis::Ranges;
 use crate::ir::{Base, BufferId, DType, Kernel, Op, ViewId};
 use std::collections::BTreeSet;
@@ -81,7 +81,8 @@ pub fn unit(k: &Kernel, ranges: &Ranges, a: ViewId, b: ViewId) -> Unit {
 fn pieces(k: &Kernel, ranges: &Ranges, view: ViewId, axis: usize) -> bool {
     let v = k.view(view);
     let Base::Buffer(b) = v.base else { return false };
-    if v.dtype != k.buffer(b).dtype || v.gather.is_some() || !v.guards.is_empty() {
+    let exists = v.guards.iter().all(|&(i, e)| in_range(k, ranges, i, e));
+    if v.dtype != k.buffer(b).dtype || v.gather.is_some() || !exists {
         return false;
     }
     let per = (16 / element_bytes(v.dtype)) as i64;

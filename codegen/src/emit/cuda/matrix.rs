@@ -267,7 +267,7 @@ impl Emitter<'_> {
         self.line(format!("u32 {name}[{pairs}][4];"));
         let mut opened = 0;
         let j = self.unrolled("j", pairs, &mut opened);
-        let over = p.overhangs(1) || p.atoms()[1] % 2 != 0;
+        let over = p.overhangs(1) || !p.atoms()[1].is_multiple_of(2);
         let first = Text::add(&p.col0, &Text::mul(&j, &num(16)));
         let (load, row, column) = if by_k {
             let column = sum(&[first, Text::name("lane / 16 * 8"), Text::name("lane % 8")]);
