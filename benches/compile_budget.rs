@@ -1,7 +1,7 @@
 //! The compiler's time budget: from a kernel function to text within 20 ms, for every operator and target.
 //!
-//! The limit holds for optimised builds (`cargo test --release -p kiln-benches`). Other profiles only have to stay within
-//! ten times of it, which still finds work that grows with the square of something.
+//! The limit holds for optimised builds (`cargo test --release -p kiln-benches`). Other profiles only have to stay
+//! within ten times of it, which still finds work that grows with the square of something.
 
 use kiln_benches::{instances, times_ms, to_text};
 use kiln_codegen::target::Target;

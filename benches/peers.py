@@ -13,6 +13,7 @@ import argparse
 import datetime
 import json
 import statistics
+import sys
 
 import torch
 import triton
@@ -70,16 +71,16 @@ def main():
     args.add_argument("--hidden", type=int, nargs="+", default=[7168])
     opt = args.parse_args()
     torch.manual_seed(1)
-    device = torch.cuda.get_device_name(0)
+    own = {"device": "cuda:0", "model": torch.cuda.get_device_name(0), "date": datetime.date.today().isoformat(),
+           "command": " ".join(sys.argv), "versions": f"torch {torch.__version__}, triton {triton.__version__}"}
 
     def line(op, shape, peer, timing, nbytes, rel_err, sets):
         median, low, high, calls = timing
         print(json.dumps({
-            "v": 1, "cmd": "bench", "op": op, "shape": shape, "peer": peer, "device": device, "status": "ok",
+            "v": 1, "cmd": "bench", "op": op, "shape": shape, "peer": peer, "status": "ok", "config": {},
             "median_us": round(median, 3), "min_us": round(low, 3), "p95_us": round(high, 3), "tflops": None,
-            "gbps": round(nbytes / median / 1e3, 1), "rel_err": rel_err, "calls": calls, "sets": sets,
-            "timer": "cuda_graph", "mode": "burst", "date": datetime.date.today().isoformat(),
-            "versions": f"torch {torch.__version__}, triton {triton.__version__}"}), flush=True)
+            "gbps": round(nbytes / median / 1e3, 1), "floor_us": None, "of_floor": None, "rel_err": rel_err, "calls": calls,
+            "sets": sets, "timer": "graph", "mode": "burst", "reason": "", **own}), flush=True)
 
     for mib in (1024,):
         n = mib << 20
@@ -109,7 +110,8 @@ def main():
                 err = float((compiled(xs[0]).float() - ref).norm() / ref.norm())
                 line("rmsnorm_bf16", shape, "torch_compile", time_calls([lambda x=x: compiled(x) for x in xs], one), one, err, sets)
             except Exception as e:  # a missing host compiler on the machine: report, do not stop
-                print(json.dumps({"v": 1, "cmd": "bench", "op": "rmsnorm_bf16", "shape": shape, "peer": "torch_compile", "error": str(e)[:200]}))
+                print(json.dumps({"v": 1, "cmd": "bench", "op": "rmsnorm_bf16", "shape": shape, "peer": "torch_compile",
+                                  "status": "skip", "reason": str(e)[:200], **own}), flush=True)
 
             groups = hidden // 128
             nbytes = tokens * hidden * 3 + tokens * groups * 4

@@ -2,8 +2,9 @@
 //!
 //!     cargo bench -p kiln-benches --bench vm_throughput
 //!
-//! The native side is the loop one would write by hand, which the compiler vectorises. The goal for elementwise work is a
-//! ratio of five. Matrix products come with the operators that multiply. `codegen/tests/vm_speed.rs` looks at single ops.
+//! The native side is the loop one would write by hand, which the compiler vectorises. The goal for elementwise work is
+//! a ratio of five. Matrix products come with the operators that multiply. `codegen/tests/vm_speed.rs` looks at single
+//! ops.
 #![allow(clippy::print_stdout, reason = "a bench prints its result")]
 
 use kiln_benches::{launches, times_ms};

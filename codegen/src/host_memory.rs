@@ -99,16 +99,31 @@ impl HostMemory {
     }
 
     /// Calls `f(i, word)` for `count` 64-bit words from word `first` on, without a copy in between.
+    #[inline(always)]
     pub fn each_word(&self, first: usize, count: usize, mut f: impl FnMut(usize, u64)) {
-        for (i, cell) in self.words[first..first + count].iter().enumerate() {
-            f(i, cell.load(Ordering::Relaxed));
+        // Four at a time: a loop over atomics is not unrolled by itself.
+        let (fours, rest) = self.words[first..first + count].as_chunks::<4>();
+        for (i, cells) in fours.iter().enumerate() {
+            for (k, cell) in cells.iter().enumerate() {
+                f(4 * i + k, cell.load(Ordering::Relaxed));
+            }
+        }
+        for (k, cell) in rest.iter().enumerate() {
+            f(4 * fours.len() + k, cell.load(Ordering::Relaxed));
         }
     }
 
     /// Sets `count` 64-bit words from word `first` on to `f(i)`.
+    #[inline(always)]
     pub fn set_words(&self, first: usize, count: usize, f: impl Fn(usize) -> u64) {
-        for (i, cell) in self.words[first..first + count].iter().enumerate() {
-            cell.store(f(i), Ordering::Relaxed);
+        let (fours, rest) = self.words[first..first + count].as_chunks::<4>();
+        for (i, cells) in fours.iter().enumerate() {
+            for (k, cell) in cells.iter().enumerate() {
+                cell.store(f(4 * i + k), Ordering::Relaxed);
+            }
+        }
+        for (k, cell) in rest.iter().enumerate() {
+            cell.store(f(4 * fours.len() + k), Ordering::Relaxed);
         }
     }
 

@@ -1,7 +1,7 @@
 //! How fast the VM runs elementwise kernels. Prints only with `KILN_VM_SPEED=1` and never fails on a number: machines
 //! differ. Run it with `--release -- --nocapture` for figures to write down.
 
-mod vm_support;
+pub mod vm_support;
 
 use kiln_codegen::ir::*;
 use kiln_codegen::vm::Options;
@@ -11,7 +11,7 @@ use vm_support::*;
 const OPS: usize = 10;
 
 /// Ten multiplications and additions between a load and a store.
-fn chain(from: DType, to: DType, rows: usize, h: usize, exp: bool) -> Kit {
+pub fn chain(from: DType, to: DType, rows: usize, h: usize, exp: bool) -> Kit {
     let mut k = Kit::new("chain");
     let (r, c) = (k.b.ix_const(rows as i64), k.b.ix_const(h as i64));
     let (x, y) = (k.input("x", from, &[r, c]), k.output("y", to, &[r, c]));
@@ -128,5 +128,96 @@ fn elementwise_throughput() {
         println!("native f32 chain: {:.3} ns an element", native * 1e9 / n);
         println!("bf16 copy to a tile and ordered sum: {:.3} ns an element", sum * 1e9 / n);
         println!("rows of 16: {:.3} ns an element", short * 1e9 / n);
+    }
+}
+
+/// `blocks` blocks of `[m, n]` that each accumulate `steps` products over `k`; with `copies`, of tiles copied from bf16.
+pub fn products([m, n, k]: [usize; 3], blocks: usize, steps: usize, copies: bool) -> Kit {
+    let mut kit = Kit::new("products");
+    let z = kit.b.ix_const(0);
+    let [rows, cols, depth] = [m * blocks, n, k * steps].map(|e| kit.b.ix_const(e as i64));
+    let (a, b) = (kit.input("a", DType::Bf16, &[rows, depth]), kit.input("b", DType::Bf16, &[cols, depth]));
+    let y = kit.output("y", DType::F32, &[rows, cols]);
+    let size = m as i64;
+    let at = kit.blocks_of(rows, size);
+    let (_, ta) = kit.tile("ta", DType::Bf16, &[m, k], Space::Shared);
+    let (_, tb) = kit.tile("tb", DType::Bf16, &[n, k], Space::Shared);
+    let (acc, av) = kit.tile("acc", DType::F32, &[m, n], Space::Frag);
+    let zero = kit.b.constant(Literal::f32(0.0));
+    kit.b.push(Op::Fill { dst: av, value: zero });
+    if !copies {
+        kit.copy(a, &[at, z], ta, &[z, z], &[m, k]);
+        kit.copy(b, &[z, z], tb, &[z, z], &[n, k]);
+    }
+    let tbt = kit.t(tb);
+    let count = kit.b.ix_const(steps as i64);
+    kit.for_loop(z, count, |kit, j| {
+        let width = kit.b.ix_const(k as i64);
+        let from = kit.b.ix_mul(j, width);
+        if copies {
+            kit.copy(a, &[at, from], ta, &[z, z], &[m, k]);
+            kit.copy(b, &[z, from], tb, &[z, z], &[n, k]);
+        }
+        kit.gemm(ta, tbt, acc, false);
+    });
+    kit.copy(av, &[z, z], y, &[at, z], &[m, n]);
+    kit
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "the test exists to print")]
+fn product_throughput() {
+    use kiln_codegen::vm::simd::{Matrix, gemm, level};
+    let speak = std::env::var_os("KILN_VM_SPEED").is_some();
+    let one = Options { threads: Some(1), ..Options::default() };
+    for shape in [[64, 64, 64], [64, 64, 128], [128, 128, 64], [128, 128, 128]] {
+        let [m, n, k] = shape;
+        let (blocks, steps) = if speak { (8, 64) } else { (1, 2) };
+        let flops = 2.0 * (m * n * k * blocks * steps) as f64;
+        let data: Vec<f64> = (0..m * blocks * k * steps).map(|i| (i % 251) as f64 / 251.0).collect();
+        let args = [
+            tensor(DType::Bf16, &[m * blocks, k * steps], &data),
+            tensor(DType::Bf16, &[n, k * steps], &data[..n * k * steps]),
+            zeros(DType::F32, &[m * blocks, n]),
+        ];
+        let [only, whole] = [false, true].map(|copies| {
+            let kit = products(shape, blocks, steps, copies);
+            best(|| {
+                run_with(&kit, &[], &args, one);
+            })
+        });
+        let x: Vec<f32> = data[..m * k].iter().map(|&v| v as f32).collect();
+        let y: Vec<f32> = data[..k * n].iter().map(|&v| v as f32).collect();
+        let mut c = vec![0f32; m * n];
+        let mut panel = vec![];
+        let packed = best(|| {
+            for _ in 0..blocks * steps {
+                let a = Matrix { data: &x, row: k, col: 1 };
+                let b = Matrix { data: &y, row: n, col: 1 };
+                gemm(level(), shape, a, b, &mut c, false, &mut panel);
+            }
+            std::hint::black_box(&mut c);
+        });
+        // What a plain loop over rows does, with the instructions every host has.
+        let plain = best(|| {
+            for _ in 0..blocks * steps {
+                for (row, line) in x.chunks_exact(k).zip(c.chunks_exact_mut(n)) {
+                    for (&v, other) in row.iter().zip(y.chunks_exact(n)) {
+                        line.iter_mut().zip(other).for_each(|(o, &w)| *o += v * w);
+                    }
+                }
+            }
+            std::hint::black_box(&mut c);
+        });
+        if speak {
+            let rate = |s: f64| flops / s * 1e-9;
+            println!(
+                "{m}x{n}x{k}: {:.1} GFLOP/s, {:.1} with the copies of its tiles; kernel alone {:.1}, plain loop {:.1}",
+                rate(only),
+                rate(whole),
+                rate(packed),
+                rate(plain)
+            );
+        }
     }
 }

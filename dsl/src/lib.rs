@@ -46,6 +46,12 @@
 //!   elsewhere data becomes an index by `clamp_index(lo, hi)`.
 //! * `for i in a..b`, `while`, `loop` are device loops. `for (i, j) in parallel([..])` and `for i in spread(a..b)` are
 //!   phases of independent iterations, whose bodies hold scalar code only. `for x in unroll(..)` repeats at build time.
+//! * `for i in pipeline(a..b, stages)` is `for i in a..b` whose copies may run ahead; `for (i, j) in tile_loop((m, n),
+//!   Raster::rows())` declares the grid of output tiles and is the rest of the kernel. `part(a..b, size, at)` is part `at` of
+//!   a range cut every `size` steps.
+//! * `gemm(a, b, acc)`, `gemm_set`, `gemm_scaled((a, |i| row), (b, |j| col), acc)` multiply tiles `[m, k]` and `[k, n]`,
+//!   which may be views (`t()`, `cols(..)`). `kv.paged(table, page)` and `kv.rows(ids)` are tensors whose rows are looked
+//!   up; a row the table does not name reads as zero, and `has_row(i)` tells.
 //! * `if` on a host `bool` keeps one arm; on a device value it builds both and joins scalars and indices. `if let`,
 //!   `let .. else` and `match` on optional parameters choose at build time.
 //! * `#[kernel_fn]` makes a function with such a body callable from kernels; it is inlined. `#[label(x)]` names a
@@ -56,7 +62,7 @@
 //!
 //! Mistakes of a build are diagnostics, all at once: `B01..` whole kernel (panic, open scope, grid, warps), `B02..`
 //! shapes and sizes, `B03..` code that an element body cannot hold, `B04..` dimensions, config and requirements, `B05..`
-//! byte views.
+//! views of bytes and of looked-up rows.
 //!
 //! | file | holds |
 //! | --- | --- |

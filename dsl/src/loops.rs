@@ -12,8 +12,8 @@ use kiln_codegen::ir::{BlockId, IxId, IxVarId, IxVarKind, Op, SpanId, UnaryOp};
 /// A device range `a..b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rng {
-    lo: Ix,
-    hi: Ix,
+    pub(crate) lo: Ix,
+    pub(crate) hi: Ix,
 }
 /// The device range `a..b`; kernels write it as a Rust range.
 #[track_caller]

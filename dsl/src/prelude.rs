@@ -4,6 +4,7 @@ pub use crate::dtype::{
     Arith, AtomicInt, Bf16, Bits, Bitwise, Bool, DType, E2m1, E4m3, E5m2, E8m0, F16, F32, Float, I8, I32, I64,
     IndexInt, Int, Signed, U8, U32,
 };
+pub use crate::gather::Table;
 pub use crate::host;
 pub use crate::index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use crate::launch::{View, ViewMut};
@@ -21,7 +22,7 @@ pub use crate::scalar::{IntoV, V, lit};
 pub use crate::select::topk_small;
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use crate::tile::{Frag, Shared, Space, Tile, frag, shared};
-pub use crate::tiles::{Raster, pipeline, tile_loop};
+pub use crate::tiles::{Raster, part, pipeline, tile_loop};
 pub use crate::var::Var;
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};

@@ -2,7 +2,7 @@
 //!
 //! Both mean the plain loop. What becomes of them (blocks or persistent blocks, copies that run ahead) is placement.
 
-use crate::index::Ix;
+use crate::index::{IntoIx, Ix};
 use crate::loops::{DeviceLoop, Rng, Sequential};
 use crate::ops::{Grid, grid};
 use crate::session::with;
@@ -88,4 +88,20 @@ impl DeviceLoop for Pipeline {
         let (guard, i) = self.range.begin(names);
         (guard.staged(stages.max(1)), i)
     }
+}
+
+/// Part `at` of a range cut every `size` steps: `lo + at * size ..`, at most `size` of them.
+///
+/// Work is split by a length, a `#[numerics]` field, never by a number of splits: what a row adds up, and in which order,
+/// then depends on its own length only, whatever it is batched with.
+#[track_caller]
+pub fn part<I: IntoIx>(range: Rng, size: usize, at: I) -> Rng {
+    let at = at.ix();
+    with(|s| {
+        if size == 0 {
+            s.error("B0212", "parts of 0 steps");
+        }
+    });
+    let lo = range.lo + at * size;
+    Rng { lo, hi: (lo + size).min(range.hi) }
 }

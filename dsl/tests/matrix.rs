@@ -5,8 +5,11 @@ mod common;
 
 use common::{build, count, request, verified};
 use dsl::prelude::*;
+use kiln_codegen::compile;
 use kiln_codegen::ir::{Gather, Kernel, Op, parse, print};
 use kiln_codegen::spec::KernelDef;
+use kiln_codegen::target::Target;
+use std::sync::Arc;
 
 /// The kernel passes the verifier, and its text reads back as itself.
 #[track_caller]
@@ -393,6 +396,26 @@ fn views(x: In![F16; 64, 64], y: Out![F32; 32, 32]) {
 fn operands_are_views_of_tiles() {
     let k = accepted(&*views::kernel(), &[]);
     assert_eq!((count(&k, "gemm"), k.raster), (2, None));
+}
+
+#[test]
+fn the_kernels_have_text_for_devices() {
+    let all: [(Arc<dyn KernelDef>, Vec<(&str, usize)>); 6] = [
+        (fp8_gemm::kernel::<Bf16>(), vec![("n", 256), ("k", 512)]),
+        (mla_combine::kernel(), vec![("dv", 512)]),
+        (indexer::kernel::<E2m1>(), vec![("heads", 64), ("d", 128)]),
+        (sparse::kernel(), vec![("d", 64), ("topk", 128)]),
+        (gate::kernel(), vec![("n", 256)]),
+        (views::kernel(), vec![]),
+    ];
+    for (def, fixed) in &all {
+        let built = common::built(compile::build(&**def, &request(&**def, fixed)));
+        for target in [Target::Sm80, Target::Sm90a] {
+            if let Err(errors) = compile::source(&built, target) {
+                panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+            }
+        }
+    }
 }
 
 // --- mistakes ---

@@ -10,6 +10,12 @@
 //! | `swiglu_quant` | `g·σ(g)·u·w`, then the cast above | [`quant::swiglu_quant`] |
 //! | `hadamard` | `y = H_n · x · n^-½` | [`transform::hadamard`] |
 //! | `transpose` | `xt[b, n, m] = x[b, m, n]` | [`layout::transpose`] |
+//! | `sf_layout` | scales as columns of f32 or of packed exponents | [`layout::sf_layout`] |
+//! | `gemm_fp8` | `d = a · bᵀ + c` of fp8 (or fp4) with block scales | [`gemm::fp8`] |
+//! | `gemm_bf16` | `d = a · bᵀ + c` of bf16 | [`gemm::bf16`] |
+//! | `einsum` | products summed over, or one for each value of, one more index | [`gemm::einsum`] |
+//! | `indexer_logits_fp8` | `sf · Σ_h max(q·k, 0) · weights` over fp8 keys | [`index::logits_fp8`] |
+//! | `indexer_logits_fp4` | the same over fp4 keys | [`index::logits_fp4`] |
 //! | `mla_decode_dense` | attention over a paged cache | [`attention::decode_dense`] |
 //! | `mla_decode_sparse` | attention over chosen tokens of quantised caches | [`attention::decode_sparse`] |
 //! | `mla_combine` | merging of splits | [`attention::combine`] |
@@ -24,6 +30,7 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod gemm;
 pub mod index;
 pub mod layout;
 pub mod norm;

@@ -23,6 +23,8 @@ pub struct Affine {
 
 /// Closed interval; `None` is unbounded.
 type Interval = (Option<i128>, Option<i128>);
+/// Bounds of an atom: as numbers, and as polynomials.
+pub(crate) type Bounds<'a> = (Interval, Option<&'a Poly>, Option<&'a Poly>);
 const ALL: Interval = (None, None);
 /// Bounds beyond this are forgotten, so that interval arithmetic cannot overflow.
 const HUGE: i128 = 1 << 100;
@@ -192,7 +194,7 @@ impl Ranges {
     }
 
     /// Bounds of a leaf as numbers and as polynomials.
-    pub(crate) fn bounds_of(&self, a: Atom) -> ((Option<i128>, Option<i128>), Option<&Poly>, Option<&Poly>) {
+    pub(crate) fn bounds_of(&self, a: Atom) -> Bounds<'_> {
         let info = &self.atoms[a as usize];
         (info.range, info.lo.as_ref(), info.hi.as_ref())
     }

@@ -385,6 +385,15 @@ fn solve(
             },
         }
     }
+    for (i, n) in nodes.iter().enumerate() {
+        let copies = maps[&class[i]].replicated && maps[&class[i]].lanes > 1;
+        if copies
+            && updates_memory(k, n, shared)
+            && let Some((b, _)) = n.tiles.iter().find(|(b, _)| used(b))
+        {
+            return Err(*b);
+        }
+    }
     let mut tiles = BTreeMap::new();
     for (b, buffer) in k.buffers.iter().enumerate() {
         let id = BufferId(b as u32);
@@ -407,6 +416,24 @@ fn solve(
         return Err(*b);
     }
     Ok(Solution { loops, tiles })
+}
+
+/// True if a loop reads and writes one tensor or shared tile. Threads that do the same iteration must not do that: one of
+/// them writes while another still reads.
+fn updates_memory(k: &Kernel, node: &Node, shared: &BTreeSet<BufferId>) -> bool {
+    let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
+    for b in super::nested(&k.op(node.op).op) {
+        walk(k, k.block(b), &mut |_, op| {
+            let Some((view, _)) = element_access(op) else { return };
+            let place = match k.view(view).base {
+                Base::Param(p) => (0, p.0),
+                Base::Buffer(b) if k.buffer(b).space == Space::Shared || shared.contains(&b) => (1, b.0),
+                Base::Buffer(_) => return,
+            };
+            (if matches!(op, Op::Store { .. }) { &mut written } else { &mut read }).insert(place);
+        });
+    }
+    read.intersection(&written).next().is_some()
 }
 
 /// Consecutive elements a thread: as many as fill 16 bytes of the widest type among the accesses that can be wide.

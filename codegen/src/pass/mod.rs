@@ -7,6 +7,7 @@ pub mod distribute;
 pub mod expand;
 pub mod matrix;
 pub mod numerics;
+pub mod pipeline;
 pub mod place;
 pub mod residency;
 pub mod sync;

@@ -6,6 +6,7 @@
 use super::access::{Lanes, inner_axis};
 use super::distribute::{element_access, order_of};
 use super::matrix::{element_bytes, operands, pitch};
+use super::pipeline::{Ahead, ahead, version_bytes};
 use super::walk;
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
@@ -25,8 +26,7 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
         let t = kernel.buffer(b);
         t.space == Space::Shared && t.extents.len() >= 2 && paddable(&kernel, b) && !collective(&kernel, b)
     }));
-    let mut used = 0usize;
-    let mut table = vec![];
+    let mut sizes = vec![];
     for i in 0..kernel.buffers.len() {
         let b = &kernel.buffers[i];
         if b.space != Space::Shared {
@@ -45,16 +45,60 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
             elements = elements / row * pitch;
         }
         let bytes = elements * element_bytes(b.dtype);
-        let offset_bytes = used.next_multiple_of(16);
-        used = offset_bytes + bytes;
-        table.push((i, bytes));
-        kernel.buffers[i].memory = Some(MemoryLayout { strides, swizzle: None, offset_bytes });
+        kernel.buffers[i].memory = Some(MemoryLayout { strides, swizzle: None, offset_bytes: 0 });
+        sizes.push((i, bytes));
+    }
+    let mut pipelines = pipelines(&mut kernel);
+    let (used, table) = loop {
+        let mut used = 0usize;
+        let mut table = vec![];
+        for &(i, bytes) in &sizes {
+            let versions = pipelines.iter().find(|p| p.1.tiles.contains(&BufferId(i as u32))).map_or(1, |p| p.2);
+            let bytes = if versions > 1 { versions * version_bytes(&kernel.buffers[i]) } else { bytes };
+            let offset_bytes = used.next_multiple_of(16);
+            used = offset_bytes + bytes;
+            table.push((i, bytes));
+            if let Some(m) = &mut kernel.buffers[i].memory {
+                m.offset_bytes = offset_bytes;
+            }
+        }
+        // Fewer stages are slower, but the kernel runs.
+        match pipelines.iter_mut().filter(|p| p.2 > 1).max_by_key(|p| p.2) {
+            Some(p) if used > caps.shared_bytes => p.2 -= 1,
+            Some(_) | None => break (used, table),
+        }
+    };
+    for (id, _, count) in &pipelines {
+        if let Op::For { stages, .. } = &mut kernel.ops[id.0 as usize].op {
+            *stages = *count;
+        }
     }
     kernel.shared_bytes = used;
     if used > caps.shared_bytes {
         return Err(vec![too_large(&kernel, caps, &table)]);
     }
     Ok(kernel)
+}
+
+/// Loops with stages, what runs ahead in them, and how many stages they get. A loop in which nothing can run ahead loses
+/// its stages.
+fn pipelines(k: &mut Kernel) -> Vec<(OpId, Ahead, usize)> {
+    let mut found = vec![];
+    for i in 0..k.ops.len() {
+        let Op::For { body, stages, .. } = &k.ops[i].op else { continue };
+        if *stages < 2 {
+            continue;
+        }
+        match ahead(k, *body) {
+            Some(a) => found.push((OpId(i as u32), a, *stages)),
+            None => {
+                if let Op::For { stages, .. } = &mut k.ops[i].op {
+                    *stages = 1;
+                }
+            }
+        }
+    }
+    found
 }
 
 fn too_large(kernel: &Kernel, caps: &Caps, table: &[(usize, usize)]) -> Diagnostic {

@@ -10,7 +10,7 @@ use crate::analysis::Ranges;
 use crate::analysis::poly::{Atom, Poly};
 use crate::analysis::ranges::{Leaf, gcd};
 use crate::diag::Diagnostic;
-use crate::ir::effects::{EffectKind, Place, deep_effects, effects, table_of, uses};
+use crate::ir::effects::{Effect, EffectKind, Place, deep_effects, effects, table_of, uses};
 use crate::ir::{
     Base, BlockId, CmpOp, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
 };
@@ -43,24 +43,17 @@ pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, f
 /// is the accumulator too is refused with the op's types.
 fn whole_tiles(k: &Kernel, id: OpId, found: &mut Vec<Diagnostic>) {
     let op = &k.op(id).op;
-    let (written, body_reads): (Base, Vec<_>) = match op {
-        Op::Gemm { acc, .. } => {
-            let inner = deep_effects(k, id).into_iter().filter(|e| e.op != id);
-            (Base::Buffer(*acc), inner.collect())
-        }
-        Op::Copy { src, dst, .. } => {
-            let tables = [src.view, dst.view].into_iter().filter_map(|v| table_of(k, v));
-            let reads = effects(k, id).into_iter().filter(|e| e.kind == EffectKind::Read);
-            let reads: Vec<_> = reads.collect();
-            let tables: Vec<ViewId> = tables.collect();
-            (
-                k.view(dst.view).base,
-                reads.into_iter().filter(|e| e.view().is_some_and(|v| tables.contains(&v))).collect(),
-            )
-        }
-        _ => return,
+    let (written, reads): (Base, Vec<Effect>) = if let Op::Gemm { acc, .. } = op {
+        let inner = deep_effects(k, id).into_iter().filter(|e| e.op != id);
+        (Base::Buffer(*acc), inner.collect())
+    } else if let Op::Copy { src, dst, .. } = op {
+        let tables: Vec<ViewId> = [src.view, dst.view].into_iter().filter_map(|v| table_of(k, v)).collect();
+        let looked_up = |e: &Effect| e.kind == EffectKind::Read && e.view().is_some_and(|v| tables.contains(&v));
+        (k.view(dst.view).base, effects(k, id).into_iter().filter(looked_up).collect())
+    } else {
+        return;
     };
-    let Some(e) = body_reads.into_iter().find(|e| e.base(k) == written) else { return };
+    let Some(e) = reads.into_iter().find(|e| e.base(k) == written) else { return };
     let name = match written {
         Base::Buffer(b) => &k.buffer(b).name,
         Base::Param(p) => &k.param(p).name,

@@ -667,9 +667,16 @@ impl<'k> Compiler<'k> {
                 code.push(Node { instr: Instr::Store { access: Box::new(to.clone()), src: value }, span, op: id });
                 if self.sanitize {
                     // Elements that are dropped need not be initialised.
-                    code = vec![Node { instr: Instr::Inside { access: Box::new(to), code }, span, op: id }];
+                    code = vec![Node { instr: Instr::Inside { access: Box::new(to.clone()), code }, span, op: id }];
                 }
-                self.leave_body(Extents::Fixed(extents.clone()), code, Collect::None)
+                let class = class_of(from.dtype);
+                let rounds = from.dtype == to.dtype || class == Class::F && class_of(to.dtype) == Class::F;
+                let copy = rounds.then(|| Box::new(CopyBody { from, to }));
+                let mut instr = self.leave_body(Extents::Fixed(extents.clone()), code, Collect::None);
+                if let Instr::Body(b) = &mut instr {
+                    b.copy = copy;
+                }
+                instr
             }
             Op::Parallel { vars, extents, body, distribution: _ } => {
                 self.enter_body(vars, extents.len(), span);
@@ -878,6 +885,7 @@ impl<'k> Compiler<'k> {
             env_data: f.env_data,
             mergeable: mergeable(&code),
             code,
+            copy: None,
             collect,
         }))
     }

@@ -74,7 +74,9 @@ pub fn to_e8m0(x: f32) -> f32 {
 }
 
 /// Rounds every number to a float format.
+#[inline(always)]
 pub fn round_slice(dtype: DType, x: &mut [f32]) {
+    #[inline(always)]
     fn each(x: &mut [f32], f: impl Fn(f32) -> f32) {
         for v in x {
             *v = f(*v);
@@ -99,6 +101,7 @@ pub fn round_one(dtype: DType, x: f32) -> f32 {
 }
 
 /// An integer as an f32 that rounds to any narrower format as the integer itself would (round to odd).
+#[inline(always)]
 pub fn int_to_odd(x: i64) -> f32 {
     let m = x.unsigned_abs();
     let width = 64 - m.leading_zeros();
@@ -236,6 +239,7 @@ pub fn float_to_bits(dtype: DType, x: f32) -> u64 {
 }
 
 /// Decodes whole bytes of a float format; E2m1 goes element by element instead.
+#[inline(always)]
 pub fn floats_from_bytes(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         DType::F32 => {
@@ -260,7 +264,29 @@ pub fn floats_from_bytes(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Decodes E2m1, two elements a byte from the low half up; the first is skipped if `odd` is 1.
+#[inline(always)]
+pub fn floats_from_nibbles(bytes: &[u8], odd: usize, out: &mut [f32]) {
+    let mut out = out;
+    let mut bytes = bytes;
+    if odd == 1
+        && let (Some((first, rest)), Some((b, more))) =
+            (std::mem::take(&mut out).split_first_mut(), bytes.split_first())
+    {
+        *first = E2M1[(b >> 4) as usize];
+        (out, bytes) = (rest, more);
+    }
+    let (pairs, last) = out.as_chunks_mut::<2>();
+    for (pair, b) in pairs.iter_mut().zip(bytes) {
+        *pair = [E2M1[(b & 15) as usize], E2M1[(b >> 4) as usize]];
+    }
+    if let ([v], Some(b)) = (last, bytes.get(pairs.len())) {
+        *v = E2M1[(b & 15) as usize];
+    }
+}
+
 /// Encodes to whole bytes.
+#[inline(always)]
 pub fn floats_to_bytes(dtype: DType, x: &[f32], bytes: &mut [u8]) {
     match dtype {
         DType::F32 => {

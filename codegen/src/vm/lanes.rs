@@ -1,4 +1,5 @@
-//! Scalar operations over strips of lanes: one plain loop an operation, so that LLVM vectorises it.
+//! Scalar operations over strips of lanes: one plain loop an operation, so that LLVM vectorises it. They are inlined into
+//! `simd`, which compiles them for each instruction set; callers go through there.
 //!
 //! Floats of narrow formats are computed in f32 and rounded once, which for `+ - * /` and square root equals rounding the
 //! exact result. Integers wrap. Nothing is contracted or reassociated.
@@ -61,6 +62,7 @@ pub fn int_value(dtype: DType, x: i32) -> i64 {
     if dtype == DType::U32 { x as u32 as i64 } else { x as i64 }
 }
 
+#[inline(always)]
 fn wrap_slice(dtype: DType, x: &mut [i32]) {
     match dtype {
         DType::I8 | DType::U8 | DType::Bool => x.iter_mut().for_each(|v| *v = wrap(dtype, *v)),
@@ -78,6 +80,7 @@ fn wrap_slice(dtype: DType, x: &mut [i32]) {
 }
 
 /// `dst = op(x)` on `n` lanes.
+#[inline(always)]
 pub fn unary(r: &mut Regs, n: usize, op: UnaryOp, dtype: DType, dst: Reg, x: Reg) {
     match dst.class {
         Class::F => {
@@ -154,7 +157,8 @@ fn rem_i(a: i32, b: i32) -> i32 {
 }
 
 /// `dst = a op b` on `n` lanes.
-pub fn binary(r: &mut Regs, n: usize, op: BinaryOp, dtype: DType, dst: Reg, a: Reg, b: Reg) {
+#[inline(always)]
+pub fn binary(r: &mut Regs, n: usize, op: BinaryOp, dtype: DType, dst: Reg, [a, b]: [Reg; 2]) {
     match dst.class {
         Class::F => {
             let mut out = std::mem::take(&mut r.f[dst.slot]);
@@ -227,12 +231,13 @@ pub fn binary(r: &mut Regs, n: usize, op: BinaryOp, dtype: DType, dst: Reg, a: R
     }
 }
 
-/// `dst = a * b + c`, one rounding.
-pub fn fma(r: &mut Regs, n: usize, dst: Reg, a: Reg, b: Reg, c: Reg) {
+/// `dst = a * b + c`, one rounding, by the function given.
+#[inline(always)]
+pub fn fma(r: &mut Regs, n: usize, dst: Reg, [a, b, c]: [Reg; 3], one: impl Fn(f32, f32, f32) -> f32) {
     let mut out = std::mem::take(&mut r.f[dst.slot]);
     let (a, b, c) = (&r.f[a.slot][..n], &r.f[b.slot][..n], &r.f[c.slot][..n]);
     for (((o, &x), &y), &z) in out[..n].iter_mut().zip(a).zip(b).zip(c) {
-        *o = fma_exact(x, y, z);
+        *o = one(x, y, z);
     }
     r.f[dst.slot] = out;
 }
@@ -268,12 +273,14 @@ fn compare_into<T: Copy + PartialOrd>(o: &mut [i32], op: CmpOp, a: &[T], b: &[T]
 }
 
 /// `out = a op b` for index lanes.
+#[inline(always)]
 pub fn compare_indices(out: &mut [i32], op: CmpOp, a: &[i64], b: &[i64]) {
     compare_into(out, op, a, b);
 }
 
 /// `dst = a op b`, Bool.
-pub fn compare(r: &mut Regs, n: usize, op: CmpOp, dtype: DType, dst: Reg, a: Reg, b: Reg) {
+#[inline(always)]
+pub fn compare(r: &mut Regs, n: usize, op: CmpOp, dtype: DType, dst: Reg, [a, b]: [Reg; 2]) {
     let mut out = std::mem::take(&mut r.i[dst.slot]);
     let o = &mut out[..n];
     match class_of(dtype) {
@@ -298,7 +305,9 @@ pub fn compare(r: &mut Regs, n: usize, op: CmpOp, dtype: DType, dst: Reg, a: Reg
 }
 
 /// `dst = cond ? a : b`.
-pub fn select(r: &mut Regs, n: usize, dst: Reg, cond: Reg, a: Reg, b: Reg) {
+#[inline(always)]
+pub fn select(r: &mut Regs, n: usize, dst: Reg, cond: Reg, [a, b]: [Reg; 2]) {
+    #[inline(always)]
     fn go<T: Copy>(o: &mut [T], c: &[i32], a: &[T], b: &[T]) {
         for (((o, &c), &x), &y) in o.iter_mut().zip(c).zip(a).zip(b) {
             *o = if c != 0 { x } else { y };
@@ -324,6 +333,7 @@ pub fn select(r: &mut Regs, n: usize, dst: Reg, cond: Reg, a: Reg, b: Reg) {
 }
 
 /// `dst = x` converted.
+#[inline(always)]
 pub fn cast(r: &mut Regs, n: usize, from: DType, to: DType, dst: Reg, x: Reg) {
     match (class_of(from), class_of(to)) {
         (Class::F, Class::F) => {

@@ -113,11 +113,18 @@ pub trait Lane: Copy + Default + PartialEq + PartialOrd + 'static {
     fn from_bytes(dtype: DType, bytes: &[u8], out: &mut [Self]);
     /// Encodes whole-byte elements.
     fn to_bytes(dtype: DType, x: &[Self], bytes: &mut [u8]);
+    /// Decodes elements of half a byte, from the first of `bytes` on, which is skipped if `odd`.
+    fn from_nibbles(dtype: DType, bytes: &[u8], odd: usize, out: &mut [Self]);
+    /// Rounds to a float format what is held exactly enough for it.
+    #[inline(always)]
+    fn round(_dtype: DType, _x: &mut [Self]) {}
     /// Decodes elements that fill whole 64-bit words straight from them; false if this dtype goes through bytes.
+    #[inline(always)]
     fn from_words(_dtype: DType, _memory: &HostMemory, _first: usize, _out: &mut [Self]) -> bool {
         false
     }
     /// Encodes elements that fill whole 64-bit words straight into them; false if this dtype goes through bytes.
+    #[inline(always)]
     fn to_words(_dtype: DType, _memory: &HostMemory, _first: usize, _x: &[Self]) -> bool {
         false
     }
@@ -142,12 +149,23 @@ impl Lane for f32 {
     fn to_bits(dtype: DType, x: f32) -> u64 {
         convert::float_to_bits(dtype, x)
     }
+    #[inline(always)]
+    fn from_nibbles(_dtype: DType, bytes: &[u8], odd: usize, out: &mut [f32]) {
+        convert::floats_from_nibbles(bytes, odd, out);
+    }
+    #[inline(always)]
+    fn round(dtype: DType, x: &mut [f32]) {
+        convert::round_slice(dtype, x);
+    }
+    #[inline(always)]
     fn from_bytes(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         convert::floats_from_bytes(dtype, bytes, out);
     }
+    #[inline(always)]
     fn to_bytes(dtype: DType, x: &[f32], bytes: &mut [u8]) {
         convert::floats_to_bytes(dtype, x, bytes);
     }
+    #[inline(always)]
     fn from_words(dtype: DType, memory: &HostMemory, first: usize, out: &mut [f32]) -> bool {
         match dtype {
             DType::F32 => {
@@ -177,6 +195,7 @@ impl Lane for f32 {
             | DType::Bool => false,
         }
     }
+    #[inline(always)]
     fn to_words(dtype: DType, memory: &HostMemory, first: usize, x: &[f32]) -> bool {
         match dtype {
             DType::F32 => {
@@ -228,6 +247,8 @@ impl Lane for i32 {
     fn to_bits(dtype: DType, x: i32) -> u64 {
         if dtype.bits() == 8 { x as u8 as u64 } else { x as u32 as u64 }
     }
+    fn from_nibbles(_dtype: DType, _bytes: &[u8], _odd: usize, _out: &mut [i32]) {}
+    #[inline(always)]
     fn from_bytes(dtype: DType, bytes: &[u8], out: &mut [i32]) {
         match dtype.bits() {
             8 => out.iter_mut().zip(bytes).for_each(|(o, b)| *o = convert::wrap(dtype, *b as i32)),
@@ -238,6 +259,7 @@ impl Lane for i32 {
             }
         }
     }
+    #[inline(always)]
     fn to_bytes(dtype: DType, x: &[i32], bytes: &mut [u8]) {
         match dtype.bits() {
             8 => x.iter().zip(bytes).for_each(|(v, b)| *b = *v as u8),
@@ -269,11 +291,14 @@ impl Lane for i64 {
     fn to_bits(_dtype: DType, x: i64) -> u64 {
         x as u64
     }
+    fn from_nibbles(_dtype: DType, _bytes: &[u8], _odd: usize, _out: &mut [i64]) {}
+    #[inline(always)]
     fn from_bytes(_dtype: DType, bytes: &[u8], out: &mut [i64]) {
         for (o, b) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *o = i64::from_le_bytes(*b);
         }
     }
+    #[inline(always)]
     fn to_bytes(_dtype: DType, x: &[i64], bytes: &mut [u8]) {
         for (v, b) in x.iter().zip(bytes.as_chunks_mut::<8>().0) {
             *b = v.to_le_bytes();
@@ -329,6 +354,7 @@ pub fn tile_holds(t: &Tile, dtype: DType, first: i64, last: i64) -> bool {
 }
 
 /// Reads `out.len()` elements from `at` on, `stride` apart. The range has been checked.
+#[inline(always)]
 pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut [T], bytes: &mut Vec<u8>) {
     let n = out.len();
     match side {
@@ -345,6 +371,11 @@ pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut 
                 bytes.resize(n * size, 0);
                 g.memory.read(g.offset + at as usize * size, bytes);
                 T::from_bytes(dtype, bytes, out);
+            } else if stride == 1 {
+                let (first, odd) = (at as usize / 2, at as usize % 2);
+                bytes.resize((odd + n).div_ceil(2), 0);
+                g.memory.read(g.offset + first, bytes);
+                T::from_nibbles(dtype, bytes, odd, out);
             } else if stride == 0 {
                 out.fill(T::from_bits(dtype, g.get(dtype, at as usize)));
             } else {
@@ -356,6 +387,8 @@ pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut 
         Side::Tile(Tile::Bytes(v)) => {
             if stride == 1 && dtype.bits() >= 8 {
                 T::from_bytes(dtype, &v[at as usize * dtype.bits() / 8..], out);
+            } else if stride == 1 {
+                T::from_nibbles(dtype, &v[at as usize / 2..], at as usize % 2, out);
             } else {
                 for (k, o) in out.iter_mut().enumerate() {
                     *o = T::from_bits(dtype, formats::load_bits(v, dtype, (at + k as i64 * stride) as usize));
@@ -378,6 +411,7 @@ pub fn read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut 
 }
 
 /// Writes elements to global memory. The range has been checked.
+#[inline(always)]
 pub fn write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: &[T], bytes: &mut Vec<u8>) {
     if stride == 1 && dtype.bits() >= 8 {
         let size = dtype.bits() / 8;
@@ -388,6 +422,20 @@ pub fn write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: 
         bytes.resize(x.len() * size, 0);
         T::to_bytes(dtype, x, bytes);
         g.memory.write(g.offset + at as usize * size, bytes);
+    } else if stride == 1 && dtype.bits() == 4 {
+        // Whole bytes at once; a nibble at either end leaves its neighbour as it is.
+        let (mut at, mut x) = (at as usize, x);
+        if let (1, Some((first, rest))) = (at % 2, x.split_first()) {
+            g.put(dtype, at, T::to_bits(dtype, *first));
+            (at, x) = (at + 1, rest);
+        }
+        let (pairs, last) = x.as_chunks::<2>();
+        bytes.clear();
+        bytes.extend(pairs.iter().map(|[a, b]| (T::to_bits(dtype, *a) | T::to_bits(dtype, *b) << 4) as u8));
+        g.memory.write(g.offset + at / 2, bytes);
+        if let [v] = last {
+            g.put(dtype, at + 2 * pairs.len(), T::to_bits(dtype, *v));
+        }
     } else {
         for (k, v) in x.iter().enumerate() {
             g.put(dtype, (at + k as i64 * stride) as usize, T::to_bits(dtype, *v));
@@ -396,6 +444,7 @@ pub fn write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: 
 }
 
 /// Writes elements to a tile. The range has been checked.
+#[inline(always)]
 pub fn write_tile<T: Lane>(t: &mut Tile, dtype: DType, at: i64, stride: i64, x: &[T]) {
     match t {
         Tile::Bytes(v) => {

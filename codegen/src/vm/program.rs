@@ -5,7 +5,7 @@ use super::memory::Class;
 use crate::ir::{AtomicOp, BinaryOp, BufferId, CmpOp, DType, OpId, Order, ReduceOp, ScanKind, SpanId, UnaryOp};
 
 /// Lanes of a strip.
-pub const WIDTH: usize = 256;
+pub const WIDTH: usize = 512;
 /// Most axes a loop box has.
 pub const MAX_RANK: usize = 8;
 
@@ -224,6 +224,15 @@ pub enum Extents {
     Range(Ix, Ix),
 }
 
+/// A copy whose conversion, if there is one, only rounds.
+#[derive(Clone, Debug)]
+pub struct CopyBody {
+    /// Read, zero outside.
+    pub from: Access,
+    /// Written, dropped outside.
+    pub to: Access,
+}
+
 /// An element body.
 #[derive(Clone, Debug)]
 pub struct Body {
@@ -237,6 +246,8 @@ pub struct Body {
     pub env_data: Vec<(usize, Reg, DType)>,
     /// The code.
     pub code: Vec<Node>,
+    /// The body only copies.
+    pub copy: Option<Box<CopyBody>>,
     /// All accesses, if element indices occur nowhere else and all are affine: then short rows may be run together.
     pub mergeable: Option<Vec<Access>>,
     /// Results.

@@ -4,7 +4,10 @@
 //! rounded operations, and NaN results of the matrix kernel are made canonical.
 #![allow(unsafe_code, reason = "dispatch to functions whose instructions the processor was asked for")]
 
-use super::lanes::fma_exact;
+use super::lanes::{self, fma_exact};
+use super::memory::{self, Global, Lane, Regs, Side, Tile};
+use super::program::Reg;
+use crate::ir::{BinaryOp, CmpOp, DType, UnaryOp};
 use std::sync::OnceLock;
 
 /// What the host can do.
@@ -28,7 +31,11 @@ pub fn level() -> Level {
 fn detect() -> Level {
     if !(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")) {
         Level::Base
-    } else if is_x86_feature_detected!("avx512f") {
+    } else if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+    {
         Level::Avx512
     } else {
         Level::Avx2
@@ -38,6 +45,59 @@ fn detect() -> Level {
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Level {
     Level::Base
+}
+
+/// Functions that are compiled for each level; the body is inlined into all of them.
+macro_rules! for_each_level {
+    ($($(#[$doc:meta])* $name:ident $(<$t:ident: $bound:path>)? ($($arg:ident: $type:ty),*) = $body:path $(, $base:path, $wide:path)?;)*) => { $(
+        $(#[$doc])*
+        pub fn $name $(<$t: $bound>)? ($($arg: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2 $(<$t: $bound>)? ($($arg: $type),*) {
+                    $body($($arg),* $(, $wide)?)
+                }
+                #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,fma")]
+                fn avx512 $(<$t: $bound>)? ($($arg: $type),*) {
+                    $body($($arg),* $(, $wide)?)
+                }
+                match level() {
+                    Level::Base => {}
+                    // SAFETY: the host has AVX2 and FMA.
+                    Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    // SAFETY: the host has these parts of AVX-512.
+                    Level::Avx512 => return unsafe { avx512($($arg),*) },
+                }
+            }
+            $body($($arg),* $(, $base)?)
+        }
+    )* };
+}
+
+for_each_level! {
+    /// `dst = op(x)` on `n` lanes.
+    unary(r: &mut Regs, n: usize, op: UnaryOp, dtype: DType, dst: Reg, x: Reg) = lanes::unary;
+    /// `dst = a op b` on `n` lanes.
+    binary(r: &mut Regs, n: usize, op: BinaryOp, dtype: DType, dst: Reg, ab: [Reg; 2]) = lanes::binary;
+    /// `dst = a * b + c` with one rounding.
+    fma_lanes(r: &mut Regs, n: usize, dst: Reg, abc: [Reg; 3]) = lanes::fma, fma, f32::mul_add;
+    /// `dst = a op b`, Bool.
+    compare(r: &mut Regs, n: usize, op: CmpOp, dtype: DType, dst: Reg, ab: [Reg; 2]) = lanes::compare;
+    /// `out = a op b` for index lanes.
+    compare_indices(out: &mut [i32], op: CmpOp, a: &[i64], b: &[i64]) = lanes::compare_indices;
+    /// `dst = cond ? a : b`.
+    select(r: &mut Regs, n: usize, dst: Reg, cond: Reg, ab: [Reg; 2]) = lanes::select;
+    /// `dst = x` converted.
+    cast(r: &mut Regs, n: usize, from: DType, to: DType, dst: Reg, x: Reg) = lanes::cast;
+    /// Rounds numbers to a float format.
+    round<T: Lane>(dtype: DType, x: &mut [T]) = T::round;
+    /// Reads elements, `stride` apart. The range has been checked.
+    read<T: Lane>(side: &Side, dtype: DType, at: i64, stride: i64, out: &mut [T], bytes: &mut Vec<u8>) = memory::read;
+    /// Writes elements to global memory. The range has been checked.
+    write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: &[T], bytes: &mut Vec<u8>) = memory::write_global;
+    /// Writes elements to a tile. The range has been checked.
+    write_tile<T: Lane>(t: &mut Tile, dtype: DType, at: i64, stride: i64, x: &[T]) = memory::write_tile;
 }
 
 /// A strided matrix: element `(i, j)` is `data[i * row + j * col]`.
@@ -76,7 +136,6 @@ pub const NAN: f32 = f32::from_bits(0x7fc0_0000);
 ///
 /// # Panics
 /// If an operand does not lie in its slice, or `level` is above the host's.
-#[expect(clippy::too_many_arguments, reason = "the shape and operands of a matrix product")]
 pub fn gemm(
     level: Level,
     [m, n, k]: [usize; 3],

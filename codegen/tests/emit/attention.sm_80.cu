@@ -325,7 +325,7 @@ attention(const bf16* __restrict__ q, const bf16* __restrict__ kv, bf16* __restr
             f32_to_bf16(pt_n, pt_v);
             st<16>(pt + i * 72 + j, pt_n);
         }
-        float sum[4];
+        float* const sum = (float*)(shared + 44544);
 
         // emit_kernels.rs:13:5: reduce_sum along axis 1
         #pragma unroll
@@ -335,17 +335,19 @@ attention(const bf16* __restrict__ q, const bf16* __restrict__ kv, bf16* __restr
             for (int v = 0; v < 8; ++v) {
                 acc = acc + p[r * 8 + v];
             }
-            sum[r] = reduce_lanes<Sum, 8>(acc);
+            acc = reduce_lanes<Sum, 8>(acc);
+            if (lane8 == 0) sum[r * 16 + group8] = acc;
         }
         __syncthreads();  // alpha: written at emit_kernels.rs:11:5, read next
 
         // emit_kernels.rs:14:5: parallel [64]
-        #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            const int i = r * 16 + group8;
-            const float l_i = l[i];
-            const float alpha_i = alpha[i];
-            if (lane8 == 0) l[i] = l_i * alpha_i + sum[r];
+        {
+            if (tid < 64) {
+                const float l_i = l[tid];
+                const float alpha_i = alpha[tid];
+                const float sum_i = sum[tid];
+                l[tid] = l_i * alpha_i + sum_i;
+            }
         }
 
         // emit_kernels.rs:15:5: parallel [64, 64]

@@ -143,7 +143,7 @@ template <typename F> DEV u16 widen_one(u8 x) { u32 r[2]; F::widen(r, x); return
 
 extern "C" __global__ void __launch_bounds__(64)
 gemm_fp4(const u8* __restrict__ a, const u8* __restrict__ b, const e8m0* __restrict__ sfa, float* __restrict__ c,
-         u8* __restrict__ copy, int m) {
+         u8* __restrict__ copy) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;
     const int lane = tid % 32, warp = tid / 32;
@@ -171,7 +171,7 @@ gemm_fp4(const u8* __restrict__ a, const u8* __restrict__ b, const e8m0* __restr
             const int i = at2 / 32;
             const int j = at2 % 32;
             alignas(16) u8 a_v[8];
-            ld_global_if<8>(a_v, a + (bx * 32 * 64 + i * 64 + s * 32 + j) / 2, bx * 32 + i < m);
+            ld_global_if<8>(a_v, a + (bx * 32 * 64 + i * 64 + s * 32 + j) / 2, bx * 32 + i < 24);
             alignas(16) u8 at_v[16];
             #pragma unroll
             for (int v = 0; v < 16; ++v) {
@@ -226,7 +226,7 @@ gemm_fp4(const u8* __restrict__ a, const u8* __restrict__ b, const e8m0* __restr
             #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int i2 = row0 + i / 2 * 16 + i % 2 * 8 + lane / 4;
-                const e8m0 sfa_i = bx * 32 + i2 < m ? sfa_at[i2 * 2] : (e8m0)0x0;
+                const e8m0 sfa_i = bx * 32 + i2 < 24 ? sfa_at[i2 * 2] : (e8m0)0x0;
                 row_scale[i] = e8m0_to_f32(sfa_i);
             }
             float column_scale[8];
@@ -274,6 +274,6 @@ gemm_fp4(const u8* __restrict__ a, const u8* __restrict__ b, const e8m0* __restr
         for (int v = 0; v < 2; ++v) {
             c_v[v] = acc[s * 2 + v];
         }
-        if (bx * 32 + i < m) st<8>(c_at + i * 32 + j, c_v);
+        if (bx * 32 + i < 24) st<8>(c_at + i * 32 + j, c_v);
     }
 }

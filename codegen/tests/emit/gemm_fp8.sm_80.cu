@@ -154,7 +154,7 @@ template <typename F> DEV u16 widen_one(u8 x) { u32 r[2]; F::widen(r, x); return
 
 extern "C" __global__ void __launch_bounds__(256)
 gemm_fp8(const e4m3* __restrict__ a, const e4m3* __restrict__ b, const float* __restrict__ sfa,
-         const float* __restrict__ sfb, bf16* __restrict__ c, int m, int n, int kb) {
+         const float* __restrict__ sfb, bf16* __restrict__ c, int m, int kb) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;
     const int lane = tid % 32, warp = tid / 32;
@@ -283,7 +283,7 @@ gemm_fp8(const e4m3* __restrict__ a, const e4m3* __restrict__ b, const float* __
     }
 
     // emit_kernels.rs:7:5: parallel [128, 128]
-    bf16* const c_at = c + by * 128 * n + bx * 128;
+    bf16* const c_at = c + by * 128 * 256 + bx * 128;
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
         #pragma unroll
@@ -297,7 +297,7 @@ gemm_fp8(const e4m3* __restrict__ a, const e4m3* __restrict__ b, const float* __
             }
             alignas(16) bf16 c_n[2];
             f32_to_bf16(c_n, c_v);
-            if (by * 128 + i < m) st<4>(c_at + i * n + j, c_n);
+            if (by * 128 + i < m) st<4>(c_at + i * 256 + j, c_n);
         }
     }
 }

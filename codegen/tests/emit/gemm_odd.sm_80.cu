@@ -112,7 +112,6 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
     f16* const dt = (f16*)(shared + 2880);
     float* const ft = (float*)(shared + 4416);
     float s[20];
-    float u[15];
     float g[12];
 
     // emit_kernels.rs:2:5: parallel [20, 24]
@@ -213,15 +212,9 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
             }
         }
     }
-
-    // emit_kernels.rs:7:5: parallel [24, 40]
-    #pragma unroll
-    for (int s2 = 0; s2 < 15; ++s2) {
-        u[s2] = 1.0f;
-    }
     float* const w = (float*)(shared + 6656);
 
-    // emit_kernels.rs:8:5: parallel [24, 30]
+    // emit_kernels.rs:7:5: parallel [24, 30]
     #pragma unroll 4
     for (int s2 = 0; s2 < 12; ++s2) {
         const int at2 = s2 * 64 + tid;
@@ -231,9 +224,9 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
             w[i * 30 + j] = 1.0f;
         }
     }
-    __syncthreads();  // w: written at emit_kernels.rs:8:5, read next
+    __syncthreads();  // w: written at emit_kernels.rs:7:5, read next
 
-    // emit_kernels.rs:9:5: gemm += [24, 32] x [32, 30], f16 x f16, matrix unit, elements one by one
+    // emit_kernels.rs:8:5: gemm += [24, 32] x [32, 30], f16 x f16, matrix unit, elements one by one
     {
         const int row0 = warp * 16;
         float part[16];
@@ -277,9 +270,9 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
         }
     }
     float* const half = (float*)(shared + 9536);
-    __syncthreads();  // w: written at emit_kernels.rs:9:5, read next
+    __syncthreads();  // w: written at emit_kernels.rs:8:5, read next
 
-    // emit_kernels.rs:10:5: parallel [24, 24]
+    // emit_kernels.rs:9:5: parallel [24, 24]
     #pragma unroll
     for (int s2 = 0; s2 < 3; ++s2) {
         const int at2 = (s2 * 64 + tid) * 4;
@@ -297,9 +290,9 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
         }
         if (ok) st<16>(half + i * 28 + j, half_v);
     }
-    __syncthreads();  // half: written at emit_kernels.rs:10:5, read next
+    __syncthreads();  // half: written at emit_kernels.rs:9:5, read next
 
-    // emit_kernels.rs:11:5: gemm = [20, 24] x [24, 24], f32 x f32, no matrix unit
+    // emit_kernels.rs:10:5: gemm = [20, 24] x [24, 24], f32 x f32, no matrix unit
     {
         const int row0 = warp * 16;
         #pragma unroll
@@ -328,7 +321,7 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
         }
     }
 
-    // emit_kernels.rs:12:5: parallel [20, 40]
+    // emit_kernels.rs:11:5: parallel [20, 40]
     #pragma unroll
     for (int s2 = 0; s2 < 10; ++s2) {
         const int i = warp * 16 + s2 % 2 * 8 + lane / 4;
@@ -341,9 +334,9 @@ gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __rest
         }
         if (ok) st<8>(out + i * 40 + j, out_v);
     }
-    __syncthreads();  // out: written at emit_kernels.rs:12:5, written next
+    __syncthreads();  // out: written at emit_kernels.rs:11:5, written next
 
-    // emit_kernels.rs:13:5: parallel [20, 24]
+    // emit_kernels.rs:12:5: parallel [20, 24]
     #pragma unroll
     for (int s2 = 0; s2 < 6; ++s2) {
         const int i = warp * 16 + s2 % 2 * 8 + lane / 4;

@@ -179,6 +179,9 @@ impl K {
         self.b.push(Op::Parallel { vars, extents: extents.to_vec(), body, distribution: None });
     }
     pub fn for_loop(&mut self, name: &str, lo: IxId, hi: IxId, f: impl FnOnce(&mut K, IxId)) {
+        self.pipeline(name, lo, hi, 1, f);
+    }
+    pub fn pipeline(&mut self, name: &str, lo: IxId, hi: IxId, stages: usize, f: impl FnOnce(&mut K, IxId)) {
         self.next();
         let one = self.c(1);
         let last = self.b.ix_sub(hi, one);
@@ -187,7 +190,7 @@ impl K {
         let body = self.b.open();
         f(self, id);
         self.b.close();
-        self.b.push(Op::For { var, lo, hi, body, stages: 1 });
+        self.b.push(Op::For { var, lo, hi, body, stages });
     }
     pub fn reduce(&mut self, op: ReduceOp, name: &str, src: ViewId, axis: usize) -> ViewId {
         self.next();
@@ -271,7 +274,8 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("region", region()),
         ("scalar_of_tile", scalar_of_tile()),
         ("moments", moments()),
-        ("gemm_bf16", gemm_bf16(128, 128, 64, 8)),
+        ("gemm_bf16", gemm_bf16(128, 128, 64, 8, 1)),
+        ("gemm_pipelined", gemm_bf16(128, 128, 64, 8, 3)),
         ("gemm_fp8", gemm_fp8(128, 128, 8)),
         ("gemm_fp4", gemm_fp4()),
         ("gemm_odd", gemm_odd()),
@@ -811,7 +815,7 @@ pub fn greedy() -> Kernel {
 }
 
 /// `c = a b^T` in bf16, tiles of `bm x bn`, `bk` of k at a time.
-pub fn gemm_bf16(bm: usize, bn: usize, bk: usize, warps: usize) -> Kernel {
+pub fn gemm_bf16(bm: usize, bn: usize, bk: usize, warps: usize, stages: usize) -> Kernel {
     let mut k = K::new("gemm_bf16", warps);
     let (m, n, depth) = (D::S("m", 1), D::S("n", 8), D::S("k", 8));
     let a = k.tensor("a", DType::Bf16, Access::In, &[m, depth]);
@@ -827,7 +831,7 @@ pub fn gemm_bf16(bm: usize, bn: usize, bk: usize, warps: usize) -> Kernel {
     let (dim, step) = (k.dim(depth), k.c(bk as i64));
     let turns = k.b.ix_div_ceil(dim, step);
     let right = k.t(bt);
-    k.for_loop("kb", zero, turns, |k, kb| {
+    k.pipeline("kb", zero, turns, stages, |k, kb| {
         let k0 = k.mul(kb, bk as i64);
         k.copy(a, &[r0, k0], at, &[zero, zero], &[bm, bk]);
         k.copy(b, &[c0, k0], bt, &[zero, zero], &[bn, bk]);
@@ -878,7 +882,7 @@ pub fn gemm_fp8(bm: usize, bn: usize, warps: usize) -> Kernel {
 /// One tile of e2m1 by e2m1 with scales of 32 values of k in e8m0.
 pub fn gemm_fp4() -> Kernel {
     let mut k = K::new("gemm_fp4", 2);
-    let (m, n) = (D::S("m", 1), D::C(32));
+    let (m, n) = (D::C(24), D::C(32));
     let a = k.tensor("a", DType::E2m1, Access::In, &[m, D::C(64)]);
     let b = k.tensor("b", DType::E2m1, Access::In, &[n, D::C(64)]);
     let sa = k.tensor("sfa", DType::E8m0, Access::In, &[m, D::C(2)]);

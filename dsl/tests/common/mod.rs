@@ -31,7 +31,7 @@ pub fn verified(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> Kernel {
 
 /// Unwraps a build.
 #[track_caller]
-pub fn built(result: Result<Kernel, Vec<Diagnostic>>) -> Kernel {
+pub fn built<T>(result: Result<T, Vec<Diagnostic>>) -> T {
     match result {
         Ok(k) => k,
         Err(errors) => panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),

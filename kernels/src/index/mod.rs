@@ -1,3 +1,6 @@
-//! Operators that choose: indices out, and values only on request.
+//! Which tokens attention should read: scores of an index over cached keys, and selection of the largest.
 
+pub mod logits_fp4;
+pub mod logits_fp8;
+mod score;
 pub mod topk_select;

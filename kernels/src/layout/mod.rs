@@ -1,3 +1,4 @@
 //! Operators that only move elements.
 
+pub mod sf_layout;
 pub mod transpose;

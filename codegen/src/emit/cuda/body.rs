@@ -146,7 +146,7 @@ impl Emitter<'_> {
         self.values.insert(result, Text::name(name));
     }
 
-    fn op(&mut self, id: OpId) {
+    pub fn op(&mut self, id: OpId) {
         let k = self.k;
         let span = k.op(id).span;
         match &k.op(id).op {
@@ -332,7 +332,14 @@ impl Emitter<'_> {
                 self.comment(span, &format!("gemm {verb} {:?} x {:?}, {by}, {}", sizes[0], sizes[1], unit.name()));
                 self.gemm(*a, *b, *acc, *set, *scales);
             }
-            Op::For { var, lo, hi, body, .. } => {
+            Op::For { var, lo, hi, body, stages } => {
+                if *stages > 1
+                    && self.element.is_none()
+                    && let Some(ahead) = crate::pass::pipeline::ahead(k, *body)
+                {
+                    self.pipelined(span, *var, [*lo, *hi], *body, *stages, &ahead);
+                    return;
+                }
                 if self.element.is_none() {
                     self.comment(span, "loop");
                 }
@@ -408,7 +415,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn alloc(&mut self, buffer: crate::ir::BufferId) {
+    pub fn alloc(&mut self, buffer: crate::ir::BufferId) {
         let b = self.k.buffer(buffer);
         if self.buffers.contains_key(&buffer) {
             return;

@@ -369,6 +369,9 @@ impl Emitter<'_> {
     /// Wide loads, the body for each lane, wide stores.
     fn lanes_of_body(&mut self, l: &ElementLoop<'_>, forms: &HashMap<OpId, Form>, predicate: Option<&Text>) {
         let (k, vec) = (self.k, l.distribution.vec);
+        if self.ahead && self.async_copy(l, forms, predicate) {
+            return;
+        }
         let ops = k.block(l.body).ops.clone();
         let mut stores = vec![];
         for &id in &ops {

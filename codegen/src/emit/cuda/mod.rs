@@ -11,6 +11,7 @@ mod expr;
 mod loops;
 mod matrix;
 mod names;
+mod pipeline;
 mod prelude;
 
 use self::expr::Text;
@@ -75,6 +76,8 @@ struct Emitter<'a> {
     used_tid: bool,
     /// Row the last printed address of a gathered view looked up.
     gathered: Option<(ViewId, IxId, access::Row)>,
+    /// Copies being printed run ahead.
+    ahead: bool,
     /// The element loop being printed.
     element: Option<loops::Element>,
     /// Scratch of the next collective.
@@ -113,6 +116,7 @@ impl<'a> Emitter<'a> {
             used_warp: false,
             used_tid: false,
             gathered: None,
+            ahead: false,
             element: None,
             scratch: None,
             errors: vec![],

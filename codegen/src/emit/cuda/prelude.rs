@@ -34,6 +34,8 @@ pub enum Snippet {
     ReduceNarrow,
     /// Block scans.
     Scan,
+    /// Copies from global to shared memory that nobody waits for at once.
+    AsyncCopy,
     /// e2m1.
     E2m1,
     /// Matrix units.
@@ -78,6 +80,7 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Reduce => include_str!("prelude/device/reduce.cuh"),
         Snippet::ReduceNarrow => include_str!("prelude/device/reduce_narrow.cuh"),
         Snippet::Scan => include_str!("prelude/device/scan.cuh"),
+        Snippet::AsyncCopy => include_str!("prelude/device/async_copy.cuh"),
         Snippet::E2m1 => include_str!("prelude/device/e2m1.cuh"),
         Snippet::Matrix => include_str!("prelude/device/matrix.cuh"),
         Snippet::Widen if caps.fp8_conversion => include_str!("prelude/device/widen.cuh"),

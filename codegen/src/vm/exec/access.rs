@@ -43,8 +43,8 @@ impl Worker<'_> {
     }
 
     /// Whether every segment of a strip lies in one row, so that one lookup serves it.
-    fn straight(&self, fr: &Lanes, access: &Access) -> bool {
-        access.affine && access.lookup.as_ref().is_none_or(|l| l.row.coef(fr.rank.wrapping_sub(1)) == 0)
+    pub(super) fn straight(rank: usize, access: &Access) -> bool {
+        access.affine && access.lookup.as_ref().is_none_or(|l| l.row.coef(rank.wrapping_sub(1)) == 0)
     }
 
     /// Where row `row` lies, relative to the access's address; `None` if it does not exist.
@@ -127,37 +127,38 @@ impl Worker<'_> {
         self.temps.extend([row, r.address, stride, entries, count, step, within]);
     }
 
-    /// Prepares the affine form of an access: uniform parts of the address and of each check.
-    pub(super) fn uniform_parts(&mut self, fr: &Lanes, access: &Access) -> (i64, Vec<(i64, i64)>) {
-        let mut u = std::mem::take(&mut self.uniforms);
-        u.clear();
-        u.extend(access.checks.iter().map(|c| (self.scalar(fr, &c.index), self.scalar(fr, &c.extent))));
-        (self.scalar(fr, &access.address), u)
+    /// Prepares the affine form of an access: uniform parts of the address, of each check and of the lookup.
+    pub(super) fn even(&mut self, fr: &Lanes, access: &Access) -> Even {
+        let mut checks = self.uniforms.pop().unwrap_or_default();
+        checks.clear();
+        checks.extend(access.checks.iter().map(|c| (self.scalar(fr, &c.index), self.scalar(fr, &c.extent))));
+        let row = access.lookup.as_deref().map(|l| self.row_parts(fr, l));
+        Even { base: self.scalar(fr, &access.address), checks, row }
     }
 
-    /// Calls `f` with each part of the strip, those that exist and those that do not.
-    pub(super) fn affine_parts(
+    pub(super) fn uneven(&mut self, e: Even) {
+        self.uniforms.push(e.checks);
+    }
+
+    /// The elements that exist among `len` consecutive ones along axis `inner` from `x` on.
+    #[inline]
+    pub(super) fn run(
         &mut self,
-        fr: &Lanes,
         node: &Node,
         access: &Access,
-        mut f: impl FnMut(&mut Self, Part),
-    ) {
-        let (base, checks) = self.uniform_parts(fr, access);
-        let inner = fr.rank.wrapping_sub(1);
-        let rows = access.lookup.as_deref().map(|l| (l, self.row_parts(fr, l)));
-        for s in &fr.segs {
-            let (mut lo, mut hi) = (0i64, s.len as i64);
-            for (check, &(index, extent)) in access.checks.iter().zip(&checks) {
-                if self.merged {
-                    break;
-                }
-                let i0 = along(index, &check.index.elem, &s.x);
+        e: &Even,
+        inner: usize,
+        x: &[i64; MAX_RANK],
+        len: usize,
+    ) -> Option<Run> {
+        let (mut lo, mut hi) = (0i64, len as i64);
+        if !self.merged {
+            for (check, &(index, extent)) in access.checks.iter().zip(&e.checks) {
+                let i0 = along(index, &check.index.elem, x);
                 let k = check.index.coef(inner);
                 if k == 0 {
                     if i0 < 0 || i0 >= extent {
-                        hi = lo;
-                        break;
+                        return None;
                     }
                 } else if k == 1 {
                     lo = lo.max(i0.saturating_neg());
@@ -171,34 +172,47 @@ impl Worker<'_> {
                     hi = hi.min(i0.div_euclid(m).saturating_add(1));
                 }
             }
-            let (lo, hi) = (lo.clamp(0, s.len as i64) as usize, hi.clamp(0, s.len as i64) as usize);
-            if lo >= hi {
+        }
+        let (lo, hi) = (lo.clamp(0, len as i64) as usize, hi.clamp(0, len as i64) as usize);
+        if lo >= hi {
+            return None;
+        }
+        let mut base = e.base;
+        if let (Some(l), Some(parts)) = (access.lookup.as_deref(), &e.row) {
+            base = base.wrapping_add(self.row(node, l, along(parts.row, &l.row.elem, x), parts)?);
+        }
+        let stride = access.address.coef(inner);
+        let at = along(base, &access.address.elem, x).wrapping_add(stride.wrapping_mul(lo as i64));
+        let last = at.wrapping_add(stride.wrapping_mul((hi - lo) as i64 - 1));
+        if !self.holds(access, at.min(last), at.max(last)) {
+            self.leaves_allocation(node, access, if at < 0 || last < 0 { at.min(last) } else { at.max(last) });
+            return None;
+        }
+        Some(Run { lo, hi, at, stride })
+    }
+
+    /// Calls `f` with each part of the strip, those that exist and those that do not.
+    pub(super) fn affine_parts(
+        &mut self,
+        fr: &Lanes,
+        node: &Node,
+        access: &Access,
+        mut f: impl FnMut(&mut Self, Part),
+    ) {
+        let even = self.even(fr, access);
+        let inner = fr.rank.wrapping_sub(1);
+        for s in &fr.segs {
+            let Some(Run { lo, hi, at, stride }) = self.run(node, access, &even, inner, &s.x, s.len) else {
                 f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
                 continue;
-            }
-            let mut base = base;
-            if let Some((l, u)) = &rows {
-                let Some(shift) = self.row(node, l, along(u.row, &l.row.elem, &s.x), u) else {
-                    f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
-                    continue;
-                };
-                base = base.wrapping_add(shift);
-            }
-            let stride = access.address.coef(inner);
-            let at = along(base, &access.address.elem, &s.x).wrapping_add(stride.wrapping_mul(lo as i64));
-            let last = at.wrapping_add(stride.wrapping_mul((hi - lo) as i64 - 1));
-            if !self.holds(access, at.min(last), at.max(last)) {
-                self.leaves_allocation(node, access, if at < 0 || last < 0 { at.min(last) } else { at.max(last) });
-                f(self, Part::Outside { lo: s.lane, hi: s.lane + s.len });
-                continue;
-            }
+            };
             if hi - lo < s.len {
                 f(self, Part::Outside { lo: s.lane, hi: s.lane + lo });
                 f(self, Part::Outside { lo: s.lane + hi, hi: s.lane + s.len });
             }
             f(self, Part::Inside { lane: s.lane + lo, count: hi - lo, at, stride });
         }
-        self.uniforms = checks;
+        self.uneven(even);
     }
 
     /// Addresses lane by lane, with everything the sanitizer checks about them.
@@ -281,7 +295,7 @@ impl Worker<'_> {
     ) {
         let mut out = std::mem::take(&mut T::regs_mut(&mut fr.regs)[dst.slot]);
         let n = fr.n;
-        if self.straight(fr, access) && self.shadow.is_none() {
+        if Self::straight(fr.rank, access) && self.shadow.is_none() {
             let others = other.map(|r| &T::regs(&fr.regs)[r.slot]);
             let mut bytes = std::mem::take(&mut self.bytes);
             self.affine_parts(fr, node, access, |w, part| match part {
@@ -291,7 +305,7 @@ impl Worker<'_> {
                 },
                 Part::Inside { lane, count, at, stride } => {
                     let side = w.side(access.place);
-                    memory::read(&side, access.dtype, at, stride, &mut out[lane..lane + count], &mut bytes);
+                    simd::read(&side, access.dtype, at, stride, &mut out[lane..lane + count], &mut bytes);
                 }
             });
             self.bytes = bytes;
@@ -341,17 +355,17 @@ impl Worker<'_> {
         match access.place {
             Place::Param(p) => {
                 if let Some(g) = self.shared.globals[p] {
-                    memory::write_global(&g, access.dtype, at, stride, x, &mut self.bytes);
+                    simd::write_global(&g, access.dtype, at, stride, x, &mut self.bytes);
                 }
             }
-            Place::Tile(t) => memory::write_tile(&mut self.tiles[t], access.dtype, at, stride, x),
+            Place::Tile(t) => simd::write_tile(&mut self.tiles[t], access.dtype, at, stride, x),
         }
     }
 
     pub(super) fn store<T: Lane>(&mut self, fr: &Lanes, node: &Node, access: &Access, src: Reg, mask: Mask) {
         let x = &T::regs(&fr.regs)[src.slot];
         let backwards = !matches!(self.shared.order, crate::vm::BlockOrder::Forward);
-        if self.straight(fr, access) && self.shadow.is_none() {
+        if Self::straight(fr.rank, access) && self.shadow.is_none() {
             let full = mask == Mask::first(fr.n);
             self.affine_parts(fr, node, access, |w, part| {
                 let Part::Inside { lane, count, at, stride } = part else { return };
@@ -442,6 +456,22 @@ impl Worker<'_> {
         }
         self.done(r);
     }
+}
+
+/// The affine form of an access, its uniform parts evaluated.
+pub(super) struct Even {
+    base: i64,
+    /// Index and extent of each check.
+    checks: Vec<(i64, i64)>,
+    row: Option<RowParts>,
+}
+
+/// Elements `lo..hi` of a row, at addresses `at`, `at + stride`, ..
+pub(super) struct Run {
+    pub(super) lo: usize,
+    pub(super) hi: usize,
+    pub(super) at: i64,
+    pub(super) stride: i64,
 }
 
 /// The uniform parts of a lookup.

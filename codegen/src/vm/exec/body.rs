@@ -38,6 +38,7 @@ impl Worker<'_> {
         }
         fr.rank = rank;
         match &body.collect {
+            Collect::None if self.copy_rows(&fr, body, &extents[..rank]) => {}
             Collect::None => self.strips(&mut fr, &extents, rank, total, origin, &body.code, |_, _, _| true),
             Collect::Reduce { info, value, result } => match value.class {
                 Class::F => {
@@ -158,6 +159,9 @@ impl Worker<'_> {
         let rows_each = if cuts > 1 { 1 } else { (WIDTH / inner).max(1) };
         let count = if cuts > 1 { rows * cuts } else { rows.div_ceil(rows_each) };
         let order = Permutation::new(self.shared.order, count);
+        let mut x = [0i64; MAX_RANK];
+        let mut all = Mask::default();
+        fr.n = 0;
         for k in 0..count {
             let strip = order.at(k);
             let (row, start, take_rows) = if cuts > 1 {
@@ -166,18 +170,21 @@ impl Worker<'_> {
                 (strip * rows_each, 0, rows_each.min(rows - strip * rows_each))
             };
             let len = if cuts > 1 { cut.min(inner - start) } else { inner };
-            fr.segs.clear();
-            let mut x = [0i64; MAX_RANK];
-            if rank > 0 {
-                let mut rest = row;
-                for axis in (0..rank - 1).rev() {
-                    x[axis] = (rest % extents[axis]) as i64;
-                    rest /= extents[axis];
-                }
-                x[rank - 1] = start as i64 + origin;
+            // Written piece by piece in place: a struct that is stored in pieces and then copied whole stalls.
+            fr.segs.resize(take_rows, Seg { lane: 0, len: 0, x: [0; MAX_RANK] });
+            let mut rest = row;
+            for axis in (0..rank.saturating_sub(1)).rev() {
+                x[axis] = (rest % extents[axis]) as i64;
+                rest /= extents[axis];
             }
-            for r in 0..take_rows {
-                fr.segs.push(Seg { lane: r * len, len, x });
+            for (r, seg) in fr.segs.iter_mut().enumerate() {
+                (seg.lane, seg.len) = (r * len, len);
+                for (to, &at) in seg.x.iter_mut().zip(&x[..rank.saturating_sub(1)]) {
+                    *to = at;
+                }
+                if rank > 0 {
+                    seg.x[rank - 1] = start as i64 + origin;
+                }
                 for axis in (0..rank.saturating_sub(1)).rev() {
                     x[axis] += 1;
                     if (x[axis] as usize) < extents[axis] {
@@ -186,10 +193,13 @@ impl Worker<'_> {
                     x[axis] = 0;
                 }
             }
-            fr.n = take_rows * len;
+            if fr.n != take_rows * len {
+                fr.n = take_rows * len;
+                all = Mask::first(fr.n);
+            }
             let first = row * inner + start;
             fr.first = Some(first);
-            self.exec(fr, code, Mask::first(fr.n));
+            self.exec(fr, code, all);
             if self.stopped || !after(fr, first, fr.n) {
                 return;
             }

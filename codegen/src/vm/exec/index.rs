@@ -193,7 +193,7 @@ impl Worker<'_> {
         let (mut x, mut y) = (self.temp(), self.temp());
         self.lanes_of(fr, a, &mut x);
         self.lanes_of(fr, b, &mut y);
-        lanes::compare_indices(&mut fr.regs.i[dst.slot][..fr.n], op, &x[..fr.n], &y[..fr.n]);
+        simd::compare_indices(&mut fr.regs.i[dst.slot][..fr.n], op, &x[..fr.n], &y[..fr.n]);
         self.temps.extend([x, y]);
     }
 }

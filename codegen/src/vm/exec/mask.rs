@@ -3,8 +3,15 @@
 use crate::vm::program::WIDTH;
 
 /// A set of lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Mask([u64; WIDTH / 64]);
+
+// Without branches: comparing arrays of this size would be a library call.
+impl PartialEq for Mask {
+    fn eq(&self, o: &Mask) -> bool {
+        self.0.iter().zip(&o.0).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+    }
+}
 
 impl Mask {
     /// Lanes `0..n`.
@@ -17,7 +24,7 @@ impl Mask {
         m
     }
     pub(super) fn none(self) -> bool {
-        self.0 == [0; WIDTH / 64]
+        self.0.iter().fold(0, |all, w| all | w) == 0
     }
     pub(super) fn has(self, lane: usize) -> bool {
         self.0[lane / 64] >> (lane % 64) & 1 == 1

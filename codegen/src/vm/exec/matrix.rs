@@ -1,7 +1,7 @@
 //! Matrix products of tiles. The arithmetic is `simd`'s; here operands become strided matrices of f32.
 
 use super::*;
-use crate::vm::simd::{self, Matrix};
+use crate::vm::simd::Matrix;
 
 /// Where an operand's numbers are.
 enum Source {
@@ -30,7 +30,7 @@ impl Worker<'_> {
             Tile::F(v) => &mut v[..],
             Tile::None | Tile::I(_) | Tile::L(_) | Tile::Bytes(_) => {
                 copy.resize(m * n, 0.0);
-                memory::read(&Side::Tile(&tile), DType::F32, 0, 1, &mut copy, &mut vec![]);
+                simd::read(&Side::Tile(&tile), DType::F32, 0, 1, &mut copy, &mut vec![]);
                 &mut copy[..]
             }
         };
@@ -49,7 +49,7 @@ impl Worker<'_> {
         let strange = if fresh { c.iter().position(|v| !v.is_finite()) } else { None };
         let what = strange.map(|at| (at, if c[at].is_nan() { "NaN" } else { "infinity" }));
         if !copy.is_empty() {
-            memory::write_tile(&mut tile, DType::F32, 0, 1, &copy);
+            simd::write_tile(&mut tile, DType::F32, 0, 1, &copy);
         }
         self.tiles[acc] = tile;
         self.matrices = scratch;
@@ -103,10 +103,10 @@ impl Worker<'_> {
             let at = base + i as i64 * row;
             let side = self.side(o.access.place);
             if class_of(o.access.dtype) == Class::F {
-                memory::read(&side, o.access.dtype, at, col, line, &mut bytes);
+                simd::read(&side, o.access.dtype, at, col, line, &mut bytes);
             } else {
                 integers.resize(cols, 0);
-                memory::read(&side, o.access.dtype, at, col, &mut integers, &mut bytes);
+                simd::read(&side, o.access.dtype, at, col, &mut integers, &mut bytes);
                 line.iter_mut().zip(&integers).for_each(|(o, &v)| *o = lanes::int_value(o_dtype, v) as f32);
             }
         }

@@ -7,6 +7,7 @@
 
 mod access;
 mod body;
+mod copy;
 mod index;
 mod mask;
 mod matrix;
@@ -22,6 +23,7 @@ use super::memory::{self, Class, Global, Lane, Regs, Side, Tile, class_of};
 use super::program::*;
 use super::reduce::{self, Combine};
 use super::shadow::{Hit, Kind, Shadow};
+use super::simd;
 use crate::diag::Diagnostic;
 use crate::ir::{AtomicOp, BinaryOp, CmpOp, DType, Kernel, ScanKind};
 use std::cell::Cell;
@@ -128,7 +130,7 @@ pub struct Worker<'p> {
     frame: Lanes,
     body: Lanes,
     temps: Vec<Vec<i64>>,
-    uniforms: Vec<(i64, i64)>,
+    uniforms: Vec<Vec<(i64, i64)>>,
     bytes: Vec<u8>,
     bad_division: Cell<bool>,
     active: Mask,
@@ -269,25 +271,25 @@ impl<'p> Worker<'p> {
             Instr::Const { dst, dtype, bits } => lanes::fill(&mut fr.regs, n, *dst, *dtype, *bits),
             Instr::Index { dst, dtype, ix } => self.index_value(fr, *dst, *dtype, ix),
             Instr::Unary { op, dtype, dst, x } => {
-                lanes::unary(&mut fr.regs, n, *op, *dtype, *dst, *x);
+                simd::unary(&mut fr.regs, n, *op, *dtype, *dst, *x);
                 self.numeric(fr, node, mask, *dst, &[*x]);
             }
             Instr::Binary { op, dtype, dst, a, b } => {
-                lanes::binary(&mut fr.regs, n, *op, *dtype, *dst, *a, *b);
+                simd::binary(&mut fr.regs, n, *op, *dtype, *dst, [*a, *b]);
                 self.numeric(fr, node, mask, *dst, &[*a, *b]);
                 if self.shadow.is_some() && matches!(op, BinaryOp::Div | BinaryOp::Rem) {
                     self.division(fr, node, mask, *b);
                 }
             }
             Instr::Fma { dst, a, b, c } => {
-                lanes::fma(&mut fr.regs, n, *dst, *a, *b, *c);
+                simd::fma_lanes(&mut fr.regs, n, *dst, [*a, *b, *c]);
                 self.numeric(fr, node, mask, *dst, &[*a, *b, *c]);
             }
-            Instr::Compare { op, dtype, dst, a, b } => lanes::compare(&mut fr.regs, n, *op, *dtype, *dst, *a, *b),
+            Instr::Compare { op, dtype, dst, a, b } => simd::compare(&mut fr.regs, n, *op, *dtype, *dst, [*a, *b]),
             Instr::CompareIndex { op, dst, a, b } => self.compare_index(fr, *op, *dst, a, b),
-            Instr::Select { dst, cond, a, b } => lanes::select(&mut fr.regs, n, *dst, *cond, *a, *b),
+            Instr::Select { dst, cond, a, b } => simd::select(&mut fr.regs, n, *dst, *cond, [*a, *b]),
             Instr::Cast { from, to, dst, x } => {
-                lanes::cast(&mut fr.regs, n, *from, *to, *dst, *x);
+                simd::cast(&mut fr.regs, n, *from, *to, *dst, *x);
                 self.numeric(fr, node, mask, *dst, &[*x]);
                 self.saturation(fr, node, mask, *to, *x);
             }

@@ -167,7 +167,15 @@ impl Worker<'_> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn numeric(&mut self, fr: &Lanes, node: &Node, mask: &Mask, dst: Reg, operands: &[Reg]) {
+        if self.shadow.is_some() {
+            self.first_strange(fr, node, mask, dst, operands);
+        }
+    }
+
+    #[cold]
+    fn first_strange(&mut self, fr: &Lanes, node: &Node, mask: &Mask, dst: Reg, operands: &[Reg]) {
         let Some(mut shadow) = self.shadow.take() else { return };
         if dst.class == Class::F {
             for lane in 0..fr.n {

@@ -28,11 +28,11 @@ impl Worker<'_> {
         let inner = shape.last().copied().unwrap_or(1);
         let step = strides.last().copied().unwrap_or(1);
         if crate::vm::compile::dense(shape, strides) {
-            memory::read(&self.side(src.place), src.dtype, base, 1, &mut out, &mut bytes);
+            simd::read(&self.side(src.place), src.dtype, base, 1, &mut out, &mut bytes);
         } else {
             for (row, part) in out.chunks_mut(inner).enumerate() {
                 let at = row_offset(row, shape, strides);
-                memory::read(&self.side(src.place), src.dtype, base + at, step, part, &mut bytes);
+                simd::read(&self.side(src.place), src.dtype, base + at, step, part, &mut bytes);
             }
         }
         self.bytes = bytes;
@@ -77,7 +77,7 @@ impl Worker<'_> {
             );
             return;
         }
-        memory::write_tile(&mut self.tiles[dst], info.dtype, 0, 1, x);
+        simd::write_tile(&mut self.tiles[dst], info.dtype, 0, 1, x);
         if let Some(s) = &mut self.shadow {
             for i in 0..x.len() {
                 s.touch(Place::Tile(dst), i, Kind::Write, None, node.op);

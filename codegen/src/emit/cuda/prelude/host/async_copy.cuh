@@ -1,0 +1,1 @@
+// Asynchronous copies are the machine's own.

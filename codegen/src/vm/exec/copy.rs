@@ -1,0 +1,96 @@
+//! Copies row by row, between tiles and tensors directly. Strips do the same through registers, and do it for the
+//! sanitizer and for every order of iterations but the first.
+
+use super::access::Run;
+use super::*;
+
+impl Worker<'_> {
+    /// Runs a body that only copies; false if it has to go by strips.
+    pub(super) fn copy_rows(&mut self, fr: &Lanes, body: &Body, extents: &[usize]) -> bool {
+        let (Some(c), Some(node)) = (&body.copy, body.code.first()) else { return false };
+        let forward = matches!(self.shared.order, crate::vm::BlockOrder::Forward);
+        let apart = |a: &Access| a.lookup.as_ref().is_none_or(|l| l.table.place != c.to.place);
+        let even = [&c.from, &c.to].iter().all(|a| Self::straight(extents.len(), a) && apart(a));
+        if self.shadow.is_some() || !forward || c.from.place == c.to.place || !even {
+            return false;
+        }
+        match class_of(c.to.dtype) {
+            Class::F => self.rows::<f32>(fr, node, c, extents),
+            Class::I => self.rows::<i32>(fr, node, c, extents),
+            Class::L => self.rows::<i64>(fr, node, c, extents),
+        }
+        true
+    }
+
+    fn rows<T: Lane>(&mut self, fr: &Lanes, node: &Node, c: &CopyBody, extents: &[usize]) {
+        let rank = extents.len();
+        let inner = rank.wrapping_sub(1);
+        let len = extents.last().copied().unwrap_or(1);
+        let count: usize = extents[..rank.saturating_sub(1)].iter().product();
+        if len == 0 {
+            return;
+        }
+        let (from, to) = (self.even(fr, &c.from), self.even(fr, &c.to));
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let mut line: Vec<T> = vec![];
+        let mut x = [0i64; MAX_RANK];
+        for _ in 0..count {
+            if let Some(d) = self.run(node, &c.to, &to, inner, &x, len) {
+                let s = self.run(node, &c.from, &from, inner, &x, len);
+                // The destination leaves its place for a moment; it is not the source.
+                let mut tile = match c.to.place {
+                    Place::Tile(t) => std::mem::replace(&mut self.tiles[t], Tile::None),
+                    Place::Param(_) => Tile::None,
+                };
+                let at = d.at as usize;
+                if let (1, Some(out)) = (d.stride, T::tile_mut(&mut tile)) {
+                    self.read_row(c, &d, s, &mut out[at..at + d.hi - d.lo], &mut bytes);
+                } else {
+                    line.resize(d.hi - d.lo, T::default());
+                    self.read_row(c, &d, s, &mut line, &mut bytes);
+                    match c.to.place {
+                        Place::Tile(_) => simd::write_tile(&mut tile, c.to.dtype, d.at, d.stride, &line),
+                        Place::Param(p) => {
+                            if let Some(g) = self.shared.globals[p] {
+                                simd::write_global(&g, c.to.dtype, d.at, d.stride, &line, &mut bytes);
+                            }
+                        }
+                    }
+                }
+                if let Place::Tile(t) = c.to.place {
+                    self.tiles[t] = tile;
+                }
+            }
+            if self.stopped {
+                break;
+            }
+            for axis in (0..rank.saturating_sub(1)).rev() {
+                x[axis] += 1;
+                if (x[axis] as usize) < extents[axis] {
+                    break;
+                }
+                x[axis] = 0;
+            }
+        }
+        self.bytes = bytes;
+        self.uneven(from);
+        self.uneven(to);
+    }
+
+    /// Elements `d.lo..d.hi` of a row, zero where the source has none.
+    #[inline]
+    fn read_row<T: Lane>(&self, c: &CopyBody, d: &Run, s: Option<Run>, out: &mut [T], bytes: &mut Vec<u8>) {
+        let part = s.map(|s| (s.lo.max(d.lo), s.hi.min(d.hi), s));
+        let Some((lo, hi, s)) = part.filter(|(lo, hi, _)| lo < hi) else {
+            out.fill(T::default());
+            return;
+        };
+        out[..lo - d.lo].fill(T::default());
+        out[hi - d.lo..].fill(T::default());
+        let out = &mut out[lo - d.lo..hi - d.lo];
+        simd::read(&self.side(c.from.place), c.from.dtype, s.at + (lo - s.lo) as i64 * s.stride, s.stride, out, bytes);
+        if c.from.dtype != c.to.dtype {
+            simd::round(c.to.dtype, out);
+        }
+    }
+}
