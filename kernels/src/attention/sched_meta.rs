@@ -43,7 +43,7 @@ pub fn mla_sched_meta(
     overhead: Scalar![I32],
 ) {
     warps(cfg.warps);
-    let one = grid(1);
+    grid(1);
     let requests = b.value();
 
     let mut total = 0i32;
@@ -59,7 +59,9 @@ pub fn mla_sched_meta(
     let mut at = 0i32;
     let mut split = 0i32;
     let mut finished = 0i32;
-    splits[one] = 0;
+    for i in parallel([1]) {
+        splits[i] = 0;
+    }
     for part in 0..parts {
         let (begin, begin_block, begin_split) = (request, at, split);
         let mut left = payload;
@@ -74,7 +76,10 @@ pub fn mla_sched_meta(
                 break;
             }
             finished += split + 1;
-            splits.put(request + 1, finished);
+            let (to, count) = (request + 1, finished);
+            for _i in parallel([1]) {
+                splits.put(to, count);
+            }
             left -= rest;
             request += 1;
             at = 0;
@@ -88,17 +93,23 @@ pub fn mla_sched_meta(
         let end_block = select(cut, at, select(len == 0, 0, blocks));
         let last_cut = end_block != blocks && len != 0;
         let first_cut = begin_block != 0;
-        let both = first_cut || last_cut;
-        let same = begin == end;
-        meta[(part, 0)] = begin;
-        meta[(part, 1)] = end;
-        meta[(part, 2)] = begin_block;
-        meta[(part, 3)] = end_block;
-        meta[(part, 4)] = begin_split;
-        meta[(part, 5)] = select(same, both, first_cut).to::<I32>();
-        meta[(part, 6)] = select(same, both, last_cut).to::<I32>();
-        meta[(part, 7)] = 0;
+        let (first, last) = if_one_request(begin == end, first_cut, last_cut);
+        let row = [begin, end, begin_block, end_block, begin_split, first, last];
+        for j in parallel([8]) {
+            let mut cell = 0i32;
+            for (at, x) in unroll(row.into_iter().enumerate()) {
+                cell = select(j == at, x, cell);
+            }
+            meta[(part, j)] = cell;
+        }
     }
+}
+
+/// Whether the first and the last request of a part are cut, as numbers; of a part inside one request both say the same.
+#[kernel_fn]
+fn if_one_request(one: V<Bool>, first: V<Bool>, last: V<Bool>) -> (V<I32>, V<I32>) {
+    let both = first || last;
+    (select(one, both, first).to::<I32>(), select(one, both, last).to::<I32>())
 }
 
 /// Metadata rows and running splits, by plain loops.

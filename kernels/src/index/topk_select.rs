@@ -351,9 +351,9 @@ impl OpSpec for TopkSelect {
         let odd = Fill::Values((0..60).map(|i| [f64::NAN, f64::NEG_INFINITY, 1.0][i % 3]).collect());
         vec![
             make("no_rows", f32, [0, 100, 7], Fill::Normal(1.0), &[]),
-            make("r3_n5000_k100_f32", f32, [3, 5000, 100], Fill::Normal(1.0), &[values.clone()]),
+            make("r3_n5000_k100_f32", f32, [3, 5000, 100], Fill::Normal(1.0), std::slice::from_ref(&values)),
             make("r2_n9000_k33_bf16_i32", bf16, [2, 9000, 33], Fill::Normal(1.0), &[narrow, values.clone()]),
-            make("ties", f32, [2, 150, 40], few.clone(), &[values.clone()]),
+            make("ties", f32, [2, 150, 40], few.clone(), std::slice::from_ref(&values)),
             make("sorted", f32, [2, 150, 40], few, &[("sorted", yes.clone()), values.clone()]),
             make("sorted_bf16", bf16, [2, 700, 64], Fill::Normal(1.0), &[("sorted", yes), values.clone()]),
             make("nan_below_all", f32, [2, 30, 25], odd, &[]),
