@@ -1,5 +1,6 @@
 //! The command line is a contract: fields, exit codes, and one clear message for every kind of bad input. Also keeps the
 //! support table in `README.md` up to date (`BLESS=1` rewrites it).
+#![allow(clippy::print_stderr, reason = "skips are printed with their reason")]
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
