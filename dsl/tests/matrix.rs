@@ -400,7 +400,8 @@ fn operands_are_views_of_tiles() {
 
 #[test]
 fn the_kernels_have_text_for_devices() {
-    let all: [(Arc<dyn KernelDef>, Vec<(&str, usize)>); 6] = [
+    type Built = (Arc<dyn KernelDef>, Vec<(&'static str, usize)>);
+    let all: [Built; 6] = [
         (fp8_gemm::kernel::<Bf16>(), vec![("n", 256), ("k", 512)]),
         (mla_combine::kernel(), vec![("dv", 512)]),
         (indexer::kernel::<E2m1>(), vec![("heads", 64), ("d", 128)]),

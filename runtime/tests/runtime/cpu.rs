@@ -74,7 +74,7 @@ fn tunes_records_and_chooses() {
     let records = Records::new(dir.path());
     let task = Task {
         op: Arc::new(ScaleOp),
-        kernel: Scale::new(),
+        kernel: Scale::kernel(),
         problems: vec![problem(&cpu), problem(&cpu)],
         outputs: vec!["y".into()],
         compare: &|_, _, _| Err("no field changes rounding".into()),

@@ -23,7 +23,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    pub fn new() -> Arc<dyn KernelDef> {
+    pub fn kernel() -> Arc<dyn KernelDef> {
         Self::with_step(1)
     }
 
@@ -54,7 +54,7 @@ impl Scale {
     }
 
     pub fn launch(x: TensorView, y: TensorView, a: f32) -> Launch {
-        let kernel = Scale::new();
+        let kernel = Scale::kernel();
         let config = kernel.space().default_config();
         Launch { kernel, config, args: vec![Arg::Tensor(x), Arg::Tensor(y), Arg::Scalar(Literal::f32(a))] }
     }
@@ -130,7 +130,7 @@ impl OpSpec for ScaleOp {
         OpInfo { name: "scale", bench_name: None, family: "test", formula: "y = 2 x", source: "none" }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![Scale::new()]
+        vec![Scale::kernel()]
     }
     fn outputs(&self, inputs: &BTreeMap<String, TensorSpec>, _: &Params) -> Result<Vec<TensorSpec>, OpError> {
         Ok(vec![TensorSpec { name: "y".into(), ..inputs["x"].clone() }])
