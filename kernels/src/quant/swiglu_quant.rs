@@ -252,7 +252,9 @@ impl OpSpec for SwigluQuant {
             scales.extend(sf.into_iter().map(f64::from));
         }
         let mut outputs: BTreeMap<String, HostTensor> = BTreeMap::new();
-        outputs.insert("act".into(), f32_tensor(&[s.rows, s.hidden], &act));
+        if s.act {
+            outputs.insert("act".into(), f32_tensor(&[s.rows, s.hidden], &act));
+        }
         outputs.insert("q".into(), e4m3_tensor(&[s.rows, s.hidden], codes));
         outputs.insert("sf".into(), f32_tensor(&[s.rows, s.blocks()], &scales));
         Ok(outputs)
