@@ -154,7 +154,7 @@ DEV void mma_f16_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 // and 2t + 9: both operands are permuted alike, so the sum is over the same products.
 DEV void mma_f16_bytes_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16_16x8x16(d, a, b0, b1); }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
 attention(const bf16* __restrict__ q, const bf16* __restrict__ kv, bf16* __restrict__ out, int m, int n) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;

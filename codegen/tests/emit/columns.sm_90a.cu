@@ -72,7 +72,7 @@ template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
 columns(const float* __restrict__ x, float* __restrict__ y, int m) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;

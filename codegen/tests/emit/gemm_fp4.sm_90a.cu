@@ -141,7 +141,7 @@ template <typename F> DEV void widen_right(u32 (&r)[2][2][2], const u32 (&x)[4])
 }
 template <typename F> DEV u16 widen_one(u8 x) { u32 r[2]; F::widen(r, x); return (u16)r[0]; }
 
-extern "C" __global__ void __launch_bounds__(64)
+extern "C" __global__ void __launch_bounds__(64, 1)
 gemm_fp4(const u8* __restrict__ a, const u8* __restrict__ b, const e8m0* __restrict__ sfa, float* __restrict__ c,
          u8* __restrict__ copy) {
     extern __shared__ __align__(16) u8 shared[];

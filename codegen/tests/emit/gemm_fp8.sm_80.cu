@@ -152,7 +152,7 @@ template <typename F> DEV void widen_right(u32 (&r)[2][2][2], const u32 (&x)[4])
 }
 template <typename F> DEV u16 widen_one(u8 x) { u32 r[2]; F::widen(r, x); return (u16)r[0]; }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 gemm_fp8(const e4m3* __restrict__ a, const e4m3* __restrict__ b, const float* __restrict__ sfa,
          const float* __restrict__ sfb, bf16* __restrict__ c, int m, int kb) {
     extern __shared__ __align__(16) u8 shared[];

@@ -101,7 +101,7 @@ DEV void mma_f16_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 // and 2t + 9: both operands are permuted alike, so the sum is over the same products.
 DEV void mma_f16_bytes_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16_16x8x16(d, a, b0, b1); }
 
-extern "C" __global__ void __launch_bounds__(64)
+extern "C" __global__ void __launch_bounds__(64, 1)
 gemm_odd(const f16* __restrict__ a, const f16* __restrict__ b, const f16* __restrict__ d, const float* __restrict__ f,
          float* __restrict__ out) {
     extern __shared__ __align__(16) u8 shared[];

@@ -78,7 +78,7 @@ DEV void mma_f16_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 // and 2t + 9: both operands are permuted alike, so the sum is over the same products.
 DEV void mma_f16_bytes_16x8x16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_f16_16x8x16(d, a, b0, b1); }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
 gemm_bf16(const bf16* __restrict__ a, const bf16* __restrict__ b, bf16* __restrict__ c, int m, int k, int n) {
     extern __shared__ __align__(16) u8 shared[];
     const int tid = threadIdx.x;

@@ -204,6 +204,16 @@ impl<'a> Emitter<'a> {
         self.used_tid = true;
         "tid".into()
     }
+    /// Threads of a block and, where registers are not what limits how many blocks run at a time, one block: told less,
+    /// the assembler saves registers for blocks that shared memory has no room for, and spills. Matrix products prefer
+    /// registers to company in any case.
+    fn launch_bounds(&self) -> String {
+        let threads = self.threads();
+        let by_threads = self.caps.resident_threads / threads.max(1);
+        let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
+        let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
+        if products || by_shared < by_threads { format!("{threads}, 1") } else { threads.to_string() }
+    }
     fn threads(&self) -> usize {
         self.k.warps * 32
     }
@@ -241,7 +251,8 @@ impl<'a> Emitter<'a> {
         }
         let mut text = format!("// {}\n", self.head());
         text += &prelude::text(&self.snippets, &self.caps);
-        text += &format!("\nextern \"C\" __global__ void __launch_bounds__({})\n{entry}(", self.threads());
+        let bounds = self.launch_bounds();
+        text += &format!("\nextern \"C\" __global__ void __launch_bounds__({bounds})\n{entry}(");
         let list: Vec<_> = args.iter().map(|(_, t)| t.as_str()).collect();
         let indent = " ".repeat(entry.len() + 1);
         text += &wrap(&list, &indent, 120);
