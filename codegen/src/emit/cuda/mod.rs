@@ -212,7 +212,7 @@ impl<'a> Emitter<'a> {
         let by_threads = self.caps.resident_threads / threads.max(1);
         let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
         let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
-        if products || by_shared < by_threads { format!("{threads}, 1") } else { threads.to_string() }
+        if products || by_shared <= by_threads { format!("{threads}, 1") } else { threads.to_string() }
     }
     fn threads(&self) -> usize {
         self.k.warps * 32
