@@ -43,9 +43,12 @@ pub(crate) fn not_gathered(s: &mut Session, view: ViewId, what: &str) {
 fn paged(s: &mut Session, view: ViewId, table: ViewId, page: usize) -> ViewId {
     not_gathered(s, view, "paged");
     let mut v = s.b.kernel.view(view).clone();
-    if s.b.kernel.ix_const(v.extents[1]).is_some_and(|rows| rows != page as i64) || page == 0 {
-        let rows = s.b.kernel.ix_const(v.extents[1]).unwrap_or(0);
-        s.error("B0506", format!("a page of {page} rows in a tensor whose pages have {rows}"));
+    // A page size that is only believed could let the last page be read past its end.
+    let rows = s.b.kernel.ix_const(v.extents[1]);
+    if rows != Some(page as i64) || page == 0 {
+        let have = rows.map_or("a number of rows the launch gives".into(), |r| r.to_string());
+        s.error("B0506", format!("a page of {page} rows in a tensor whose pages have {have}")).help =
+            Some("declare the dimension of a page `fixed` and pass it here".into());
     }
     let (pages, page_stride) = (v.extents.remove(0), v.strides.remove(0));
     let size = s.b.ix_const(page.max(1) as i64);
