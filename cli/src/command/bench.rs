@@ -235,6 +235,9 @@ fn measured(
         row["of_floor"] = json_number(floor / m.median_us);
     }
     row["rel_err"] = rel_err.map_or(Value::Null, json_number);
+    if rel_err.is_none() {
+        row["reason"] = "timed, not judged: too large for the plain reference".into();
+    }
     row["calls"] = m.calls.into();
     row["sets"] = m.sets.into();
     row["timer"] = m.timer.into();
