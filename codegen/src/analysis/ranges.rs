@@ -399,7 +399,8 @@ impl<'a> Build<'a> {
                 | Op::Loop { .. }
                 | Op::Break
                 | Op::Continue
-                | Op::BlockBarrier { .. } => {}
+                | Op::BlockBarrier { .. }
+                | Op::Sched(_) => {}
             }
         }
         Build {

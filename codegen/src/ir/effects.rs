@@ -3,7 +3,7 @@
 //! One exhaustive match each, so that an op cannot be added without saying what it does. Passes and `valid` take all
 //! their knowledge of memory from here; nothing here decides whether two accesses conflict.
 
-use super::{BlockId, BufferId, IfResult, IxId, IxVarId, Kernel, Op, OpId, ValueId, ViewId};
+use super::{BlockId, BufferId, IfResult, IxId, IxVarId, Kernel, Op, OpId, SchedOp, ValueId, ViewId};
 
 /// What is done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +150,48 @@ pub fn effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
         | Op::Continue
         | Op::If { .. }
         | Op::BlockBarrier { .. } => vec![],
+        Op::Sched(op) => sched_effects(id, op),
+    }
+}
+
+/// The effects of an op of roles and rings. Copies of the engine complete later; what a ring's ops do to visibility is
+/// not an effect on memory.
+fn sched_effects(id: OpId, op: &SchedOp) -> Vec<Effect> {
+    let make = |kind, place, completion| Effect { op: id, kind, place, completion };
+    let region = |r: &super::Region, extents: &[usize]| Place::Region {
+        view: r.view,
+        start: r.start.clone(),
+        extents: extents.to_vec(),
+    };
+    match op {
+        SchedOp::TmaLoad { src, dst, extents, .. } | SchedOp::TmaStore { src, dst, extents, .. } => vec![
+            make(EffectKind::Read, region(src, extents), Completion::Async),
+            make(EffectKind::Write, region(dst, extents), Completion::Async),
+        ],
+        SchedOp::Wgmma { a, b, acc, set, .. } => {
+            let mut all = vec![
+                make(EffectKind::Read, Place::View(*a), Completion::Sync),
+                make(EffectKind::Read, Place::View(*b), Completion::Sync),
+            ];
+            if !set {
+                all.push(make(EffectKind::Read, Place::Buffer(*acc), Completion::Sync));
+            }
+            all.push(make(EffectKind::Write, Place::Buffer(*acc), Completion::Sync));
+            all
+        }
+        SchedOp::Roles { .. }
+        | SchedOp::Tiles { .. }
+        | SchedOp::Acquire { .. }
+        | SchedOp::Publish { .. }
+        | SchedOp::Take { .. }
+        | SchedOp::Release { .. }
+        | SchedOp::Advance { .. }
+        | SchedOp::TmaStoreWait { .. }
+        | SchedOp::RoleBarrier { .. }
+        | SchedOp::AsyncFence { .. }
+        | SchedOp::ClusterBarrier { .. }
+        | SchedOp::GridWait
+        | SchedOp::GridAllow => vec![],
     }
 }
 
@@ -331,6 +373,40 @@ pub fn uses(op: &Op) -> Uses {
             }
         }
         Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
+        Op::Sched(op) => sched_uses(op, &mut u),
     }
     u
+}
+
+fn sched_uses(op: &SchedOp, u: &mut Uses) {
+    match op {
+        SchedOp::Roles { programs } => u.blocks.extend(programs.iter().map(|p| p.1)),
+        SchedOp::Tiles { vars, body } => {
+            u.body_ix.extend(vars);
+            u.blocks.push(*body);
+        }
+        SchedOp::Acquire { slot, .. } | SchedOp::Take { slot, .. } => u.defines_ix.push(*slot),
+        SchedOp::TmaLoad { at, src, dst, .. } | SchedOp::TmaStore { at, src, dst, .. } => {
+            u.views.extend([src.view, dst.view]);
+            u.indices.extend(at.iter().chain(&src.start).chain(&dst.start));
+        }
+        SchedOp::Wgmma { a, b, acc, set: _, scales, release: _ } => {
+            u.views.extend([*a, *b]);
+            u.buffers.push(*acc);
+            for s in scales.iter().flatten() {
+                u.body_ix.push(s.var);
+                u.blocks.push(s.body);
+                u.yields.push((s.body, s.value));
+            }
+        }
+        SchedOp::Publish { .. }
+        | SchedOp::Release { .. }
+        | SchedOp::Advance { .. }
+        | SchedOp::TmaStoreWait { .. }
+        | SchedOp::RoleBarrier { .. }
+        | SchedOp::AsyncFence { .. }
+        | SchedOp::ClusterBarrier { .. }
+        | SchedOp::GridWait
+        | SchedOp::GridAllow => {}
+    }
 }

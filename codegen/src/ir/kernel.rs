@@ -2,10 +2,11 @@
 //!
 //! Plain data with public fields. `Builder` makes it, `valid` judges it, passes return changed copies.
 
+use super::sched::{Cluster, Ring, Role, TensorMap};
 use super::{
     DType, Distribution, IxExpr, IxId, IxVar, IxVarId, Literal, MemoryLayout, OpId, OpNode, Span, SpanId, Sym,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => { $(
@@ -91,10 +92,16 @@ pub struct Kernel {
     pub spans: Vec<Span>,
     /// Position of the kernel's name.
     pub span: SpanId,
-    /// Roles (scheduled IR); empty means one role of `warps` warps.
+    /// Roles (scheduled IR); empty means that all `warps` warps run the body together.
     pub roles: Vec<Role>,
     /// Rings between roles (scheduled IR).
     pub rings: Vec<Ring>,
+    /// Cluster of blocks (scheduled IR).
+    pub cluster: Option<Cluster>,
+    /// How copy engines see tensors (scheduled IR).
+    pub maps: Vec<TensorMap>,
+    /// Iterations that are printed in a row, by loop variable (scheduled IR); it changes nothing but speed.
+    pub unroll: BTreeMap<IxVarId, usize>,
     /// Bytes of shared memory, known after the memory plan.
     pub shared_bytes: usize,
 }
@@ -315,47 +322,6 @@ pub enum Relation {
     Le,
     /// Less.
     Lt,
-}
-
-/// A group of warps (or an Ascend core) with its own program (scheduled IR).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Role {
-    /// Name from the schedule.
-    pub name: String,
-    /// First warp of the block that belongs to it.
-    pub first_warp: usize,
-    /// Warps.
-    pub warps: usize,
-    /// Registers a thread may use; `None` leaves it to the compiler.
-    pub registers: Option<usize>,
-    /// The role's program.
-    pub body: BlockId,
-}
-
-/// A ring of slots between roles (scheduled IR). A slot has parts that are acquired, published and released one by one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ring {
-    /// Name from the source.
-    pub name: String,
-    /// Slots.
-    pub depth: usize,
-    /// Role that fills slots; it may be a consumer of another ring too.
-    pub producer: RoleId,
-    /// Roles that read slots.
-    pub consumers: Vec<RoleId>,
-    /// Parts of one slot.
-    pub parts: Vec<RingPart>,
-}
-
-/// A part of a ring slot.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RingPart {
-    /// Name.
-    pub name: String,
-    /// Buffer that holds this part of every slot; its first axis is the slot.
-    pub buffer: BufferId,
-    /// Part whose memory this one takes over after that one's release.
-    pub reuses: Option<u32>,
 }
 
 impl Kernel {

@@ -3,13 +3,17 @@
 //! Plain IR carries none of this except [`Order`], which is part of a kernel's meaning. Passes fill in the rest.
 
 /// Memory layout of a shared or global tile: element `(i0, i1, ..)` is at `sum(i_k * strides[k])`, and the byte address
-/// is then XOR-swizzled.
+/// is then XOR-swizzled. With `panel` the last axis is cut into panels of that many elements: a panel holds those columns
+/// of all rows of the last two axes, and panels follow each other; `strides` then describe one panel, and the stride of an
+/// axis before the last two counts all panels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryLayout {
     /// Stride of each axis in elements; powers of two are not assumed.
     pub strides: Vec<usize>,
     /// XOR swizzle `(bits, base, shift)`: `bits` address bits starting at `base + shift` are XORed onto those at `base`.
     pub swizzle: Option<(u32, u32, u32)>,
+    /// Elements of a row of a panel.
+    pub panel: Option<usize>,
     /// First byte of the tile in the block's shared memory.
     pub offset_bytes: usize,
 }
@@ -43,13 +47,16 @@ pub struct Distribution {
 /// An `[m, n]` tile in 16 x 8 pieces. Warp `w` has the pieces of `atoms[0]` rows and `atoms[1]` columns of pieces that
 /// start at piece `(w / warps[1] * atoms[0], w % warps[1] * atoms[1])`. Within piece `(a, b)` of a warp, lane `l` holds
 /// rows `l / 4` and `l / 4 + 8`, columns `l % 4 * 2` and the next: register `((a * atoms[1] + b) * 2 + row / 8) * 2 +
-/// column % 2`. Pieces may reach over the tile's end; what lies there is held and never looked at.
+/// column % 2`. With `interleaved` a warp's rows of pieces are not neighbours but `warps[0]` apart, as those of a warp
+/// group's matrix unit are: piece `a` of the first axis starts at `a * warps[0] + w / warps[1]`. Pieces may reach over the tile's end; what lies there is held and never looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
     /// Warps along each axis.
     pub warps: [usize; 2],
     /// Pieces a warp has along each axis.
     pub atoms: [usize; 2],
+    /// Rows of pieces go round the warps.
+    pub interleaved: bool,
 }
 
 impl Fragment {
@@ -62,7 +69,8 @@ impl Fragment {
         let pieces = [m.div_ceil(Self::ATOM[0]).max(1), n.div_ceil(Self::ATOM[1]).max(1)];
         let split = |rows: usize| {
             let warps = [rows, warps / rows];
-            Fragment { warps, atoms: [pieces[0].div_ceil(warps[0]), pieces[1].div_ceil(warps[1])] }
+            let atoms = [pieces[0].div_ceil(warps[0]), pieces[1].div_ceil(warps[1])];
+            Fragment { warps, atoms, interleaved: false }
         };
         let cost = |f: &Fragment| {
             let [a, b] = f.atoms;
@@ -73,6 +81,11 @@ impl Fragment {
             .filter(|&r| warps.is_multiple_of(r))
             .map(split)
             .fold(whole, |best, f| if cost(&f) < cost(&best) { f } else { best })
+    }
+
+    /// The layout of the accumulators of a warp group's matrix unit for an `[m, n]` tile, `m` a multiple of 64.
+    pub fn warp_group(m: usize, n: usize) -> Fragment {
+        Fragment { warps: [4, 1], atoms: [m.div_ceil(64), n.div_ceil(Self::ATOM[1])], interleaved: true }
     }
 
     /// True if some warp's pieces reach over the end of an axis with this extent.

@@ -25,6 +25,7 @@ pub mod layout;
 pub mod op;
 pub mod parse;
 pub mod print;
+pub mod sched;
 pub mod span;
 
 pub use build::Builder;
@@ -32,10 +33,11 @@ pub use dtype::{DType, Literal};
 pub use index::{IxExpr, IxId, IxVar, IxVarId, IxVarKind, Sym, SymId, SymKind};
 pub use kernel::{
     Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, Param, ParamId, ParamKind, Properties,
-    Relation, Require, Ring, RingId, RingPart, Role, RoleId, Space, Stage, Value, ValueId, View, ViewId,
+    Relation, Require, RingId, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
 pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{
     AtomicOp, BinaryOp, CmpOp, GemmScale, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp, multiplies,
 };
+pub use sched::{Cluster, Evict, MapId, Ring, RingPart, Role, SchedOp, TensorMap};
 pub use span::{Frame, Span, SpanId};

@@ -3,7 +3,7 @@
 //! The enum is closed and matched without `_` arms: adding an op makes the compiler list every function that must learn
 //! it (`effects`, `verify`, `print`, `vm`, each emitter). Ops marked *scheduled* appear only after lowering.
 
-use super::{BlockId, BufferId, DType, Distribution, IxId, IxVarId, Literal, Order, SpanId, ValueId, ViewId};
+use super::{BlockId, BufferId, DType, Distribution, IxId, IxVarId, Literal, Order, SchedOp, SpanId, ValueId, ViewId};
 
 /// Id of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -429,6 +429,8 @@ pub enum Op {
         /// The conflict it resolves, in words, for `explain` and generated comments.
         reason: String,
     },
+    /// An op of roles, rings and copy engines. *Scheduled.*
+    Sched(SchedOp),
 }
 
 /// Operations with one operand.
@@ -591,6 +593,7 @@ impl Op {
             Op::Continue => "continue",
             Op::If { .. } => "if",
             Op::BlockBarrier { .. } => "barrier",
+            Op::Sched(s) => s.name(),
         }
     }
 }

@@ -4,6 +4,8 @@
 //! must to build a kernel: spelling and that names exist. Positions of the result are positions in the text. Comments run
 //! from `//` or `;` to the end of the line.
 
+mod sched;
+
 use super::print::SPACES;
 use super::*;
 use std::collections::HashMap;
@@ -499,39 +501,7 @@ impl Parser {
                 self.take();
                 self.braces(BlockId(0))?;
             }
-            "role" => {
-                self.take();
-                let name = self.name("a role's name")?;
-                self.word("warps")?;
-                let (first_warp, warps) = (self.count()?, self.count()?);
-                let registers = if self.eat_word("registers") { Some(self.count()?) } else { None };
-                let body = self.new_block();
-                self.braces(body)?;
-                self.k.roles.push(Role { name, first_warp, warps, registers, body });
-            }
-            "ring" => {
-                self.take();
-                let name = self.name("a ring's name")?;
-                self.word("depth")?;
-                let depth = self.count()?;
-                self.word("producer")?;
-                let producer = RoleId(self.count()? as u32);
-                self.word("consumers")?;
-                let consumers = self.counts()?.into_iter().map(|c| RoleId(c as u32)).collect();
-                self.word("parts")?;
-                self.sign("[")?;
-                let mut parts = vec![];
-                while !self.eat("]") {
-                    let name = self.name("a part's name")?;
-                    let buffer = self.buffer()?;
-                    let reuses = if self.eat_word("reuses") { Some(self.count()? as u32) } else { None };
-                    parts.push(RingPart { name, buffer, reuses });
-                    if !self.is("]") {
-                        self.sign(",")?;
-                    }
-                }
-                self.k.rings.push(Ring { name, depth, producer, consumers, parts });
-            }
+            "cluster" | "map" | "role" | "ring" => self.table_line(&word)?,
             "buffer" => self.buffer_line()?,
             _ => return self.expected("an item of the kernel"),
         }
@@ -746,10 +716,11 @@ impl Parser {
             } else {
                 None
             };
+            let panel = if self.eat_word("panel") { Some(self.count()?) } else { None };
             self.word("offset")?;
             let offset_bytes = self.count()?;
             self.sign(")")?;
-            Some(MemoryLayout { strides, swizzle, offset_bytes })
+            Some(MemoryLayout { strides, swizzle, panel, offset_bytes })
         } else {
             None
         };
@@ -785,7 +756,8 @@ impl Parser {
         if self.eat_word("warps") {
             let warps = [self.count()?, self.count()?];
             self.word("atoms")?;
-            fragment = Some(Fragment { warps, atoms: [self.count()?, self.count()?] });
+            let atoms = [self.count()?, self.count()?];
+            fragment = Some(Fragment { warps, atoms, interleaved: self.eat_word("interleaved") });
         }
         self.sign(")")?;
         Ok(Some(Distribution { split_axis, vec, lanes, threads, fragment }))
@@ -1044,6 +1016,10 @@ impl Parser {
             "for" => {
                 let (var, lo, hi) = self.range_loop(IxVarKind::Loop)?;
                 let stages = if self.eat_word("stages") { self.count()? } else { 1 };
+                if self.eat_word("unroll") {
+                    let n = self.count()?;
+                    self.k.unroll.insert(var, n);
+                }
                 Op::For { var, lo, hi, body: self.body()?, stages }
             }
             "gemm" | "gemm.set" => {
@@ -1083,7 +1059,10 @@ impl Parser {
             "barrier" => Op::BlockBarrier { reason: self.text()? },
             _ => {
                 self.at -= 1;
-                return self.expected("an op");
+                match self.sched_op(span)? {
+                    Some(op) => op,
+                    None => return self.expected("an op"),
+                }
             }
         };
         self.push(op, span);

@@ -5,6 +5,8 @@
 //! views `$`, values `%`. A name that is taken gets a suffix `.1`, `.2`, .. . Facts that follow from the op (a loop
 //! variable lies in `lo..hi`) are printed only where they differ.
 
+mod sched;
+
 use super::*;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -202,37 +204,10 @@ impl Printer {
         if k.shared_bytes > 0 {
             self.line(&format!("shared_bytes {}", k.shared_bytes));
         }
+        self.tables();
         self.line("body {");
         self.block(k.body);
         self.line("}");
-        for r in &k.roles {
-            let registers = r.registers.map_or(String::new(), |n| format!(" registers {n}"));
-            self.line(&format!("role {} warps {} {}{registers} {{", r.name, r.first_warp, r.warps));
-            self.block(r.body);
-            self.line("}");
-        }
-        for r in &k.rings {
-            for p in &r.parts {
-                self.declare_buffer(p.buffer);
-            }
-            let consumers: Vec<String> = r.consumers.iter().map(|c| c.0.to_string()).collect();
-            let parts: Vec<String> = r
-                .parts
-                .iter()
-                .map(|p| {
-                    let reuses = p.reuses.map_or(String::new(), |n| format!(" reuses {n}"));
-                    format!("{} @{}{reuses}", p.name, self.buffers[&p.buffer])
-                })
-                .collect();
-            self.line(&format!(
-                "ring {} depth {} producer {} consumers [{}] parts [{}]",
-                r.name,
-                r.depth,
-                r.producer.0,
-                consumers.join(", "),
-                parts.join(", ")
-            ));
-        }
         self.depth = 0;
         self.line("}");
         self.out
@@ -295,6 +270,9 @@ impl Printer {
             let _ = write!(out, " memory(strides {:?}", m.strides);
             if let Some((a, b, c)) = m.swizzle {
                 let _ = write!(out, " swizzle {a} {b} {c}");
+            }
+            if let Some(p) = m.panel {
+                let _ = write!(out, " panel {p}");
             }
             let _ = write!(out, " offset {})", m.offset_bytes);
         }
@@ -615,7 +593,10 @@ impl Printer {
             }
             Op::For { var, lo, hi, body, stages } => {
                 let (l, h) = (self.ix(*lo), self.ix(*hi));
-                let stages = if *stages == 1 { String::new() } else { format!(" stages {stages}") };
+                let mut stages = if *stages == 1 { String::new() } else { format!(" stages {stages}") };
+                if let Some(n) = self.kernel.unroll.get(var) {
+                    let _ = write!(stages, " unroll {n}");
+                }
                 let head = format!("for {} in {l}..{h}{stages} {{", self.define_var(*var, Some(*lo), Some((*hi, -1))));
                 self.op_line(&head, span);
                 self.block(*body);
@@ -656,6 +637,7 @@ impl Printer {
                 return;
             }
             Op::BlockBarrier { reason } => format!("barrier {reason:?}"),
+            Op::Sched(op) => return self.sched(op, span),
         };
         self.op_line(&text, span);
     }
@@ -664,7 +646,7 @@ impl Printer {
 fn distribution(d: &Distribution) -> String {
     let fragment = d.fragment.map(|f| {
         let ([a, b], [c, d]) = (f.warps, f.atoms);
-        format!(" warps {a} {b} atoms {c} {d}")
+        format!(" warps {a} {b} atoms {c} {d}{}", if f.interleaved { " interleaved" } else { "" })
     });
     let fragment = fragment.unwrap_or_default();
     format!("spread_over(axis {} vec {} lanes {} threads {}{fragment})", d.split_axis, d.vec, d.lanes, d.threads)

@@ -97,5 +97,6 @@ pub(crate) fn nested(op: &Op) -> Vec<crate::ir::BlockId> {
         | Op::Break
         | Op::Continue
         | Op::BlockBarrier { .. } => vec![],
+        Op::Sched(_) => crate::ir::effects::uses(op).blocks,
     }
 }

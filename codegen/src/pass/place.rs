@@ -45,7 +45,7 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
             elements = elements / row * pitch;
         }
         let bytes = elements * element_bytes(b.dtype);
-        kernel.buffers[i].memory = Some(MemoryLayout { strides, swizzle: None, offset_bytes: 0 });
+        kernel.buffers[i].memory = Some(MemoryLayout { strides, swizzle: None, panel: None, offset_bytes: 0 });
         sizes.push((i, bytes));
     }
     let mut pipelines = pipelines(&mut kernel);

@@ -48,7 +48,8 @@ pub(super) fn guards(k: &Kernel, r: &Ranges) -> HashMap<OpId, Vec<bool>> {
             | Op::Break
             | Op::Continue
             | Op::If { .. }
-            | Op::BlockBarrier { .. } => continue,
+            | Op::BlockBarrier { .. }
+            | Op::Sched(_) => continue,
         };
         out.insert(OpId(n as u32), keep);
     }

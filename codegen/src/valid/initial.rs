@@ -35,10 +35,7 @@ pub(super) fn check(k: &Kernel, r: &Ranges, found: &mut Vec<Diagnostic>) {
         start.extend((0..k.buffers.len()).map(|b| Base::Buffer(crate::ir::BufferId(b as u32))));
     }
     let mut w = Walk { k, r, found, reported: HashSet::new(), breaks: vec![], skipped: HashMap::new() };
-    w.block(k.body, start.clone());
-    for role in &k.roles {
-        w.block(role.body, start.clone());
-    }
+    w.block(k.body, start);
 }
 
 struct Walk<'a> {
@@ -144,7 +141,9 @@ impl Walk<'_> {
             | Op::Copy { .. }
             | Op::Reduce { .. }
             | Op::Scan { .. }
-            | Op::BlockBarrier { .. } => {
+            | Op::BlockBarrier { .. }
+            | Op::Sched(_) => {
+                // With roles, every tile counts as written from the start.
                 for e in effects(self.k, id) {
                     self.effect(e.op, e.kind, e.base(self.k), &mut state);
                 }

@@ -21,7 +21,7 @@ const MAX_ITERATIONS: i128 = 1 << 14;
 
 pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, found: &mut Vec<Diagnostic>) {
     let mut ops = vec![];
-    for b in [k.body].into_iter().chain(k.roles.iter().map(|r| r.body)) {
+    for b in [k.body] {
         super::initial::ops_below(k, b, &mut ops);
     }
     for &id in &ops {

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 pub(super) fn check(k: &Kernel, found: &mut Vec<Diagnostic>) {
     let mut ops = vec![];
-    for b in [k.body].into_iter().chain(k.roles.iter().map(|r| r.body)) {
+    for b in [k.body] {
         ops_below(k, b, &mut ops);
     }
     if k.properties.deterministic {

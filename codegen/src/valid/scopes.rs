@@ -3,8 +3,8 @@
 use crate::diag::Diagnostic;
 use crate::ir::effects::uses;
 use crate::ir::{
-    Base, BlockId, BufferId, Gather, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space,
-    SpanId, Stage, ValueId, ViewId,
+    Base, BlockId, BufferId, Gather, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, SchedOp,
+    Space, SpanId, Stage, ValueId, ViewId,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -36,11 +36,10 @@ pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
         }
     }
     w.scope.vars.extend(&k.block_ids);
+    w.scope.vars.extend(k.cluster.iter().map(|c| c.rank));
+    w.scope.vars.extend(k.roles.iter().filter_map(|r| r.instance));
     w.all = w.scope.clone();
     w.block(k.body);
-    for r in &k.roles {
-        w.block(r.body);
-    }
     w.found
 }
 
@@ -94,7 +93,7 @@ fn ids(k: &Kernel) -> Vec<Diagnostic> {
         }
     }
     let mut parents = vec![0; k.blocks.len()];
-    for b in [k.body].into_iter().chain(k.roles.iter().map(|r| r.body)) {
+    for b in [k.body] {
         match parents.get_mut(b.0 as usize) {
             Some(n) => *n += 1,
             None => bad(k.span, "the body does not exist".into()),
@@ -210,7 +209,12 @@ impl Walk<'_> {
         let saved = self.scope.clone();
         let is_element = matches!(
             op,
-            Op::Parallel { .. } | Op::Spread { .. } | Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Gemm { .. }
+            Op::Parallel { .. }
+                | Op::Spread { .. }
+                | Op::ReduceRegion { .. }
+                | Op::FindFirst { .. }
+                | Op::Gemm { .. }
+                | Op::Sched(SchedOp::Wgmma { .. })
         );
         let is_loop = matches!(op, Op::For { .. } | Op::Loop { .. });
         let outer_element = self.element.clone();
@@ -225,7 +229,7 @@ impl Walk<'_> {
         }
         for &b in &u.blocks {
             let before = self.scope.clone();
-            if let Op::Gemm { scales, .. } = op {
+            if let Op::Gemm { scales, .. } | Op::Sched(SchedOp::Wgmma { scales, .. }) = op {
                 // A row's factor knows no column, and the reverse.
                 for other in scales.iter().flatten().filter(|s| s.body != b) {
                     self.scope.vars.remove(&other.var);
@@ -280,7 +284,8 @@ impl Walk<'_> {
             | Op::Scan { .. }
             | Op::FindFirst { .. }
             | Op::Gemm { .. }
-            | Op::BlockBarrier { .. } => {
+            | Op::BlockBarrier { .. }
+            | Op::Sched(_) => {
                 if let Some((outer, _)) = &self.element {
                     let outer = *outer;
                     let (outer_name, at) = (self.k.op(outer).op.name(), self.k.span_of(self.k.op(outer).span).clone());
@@ -337,7 +342,7 @@ impl Walk<'_> {
             | Op::If { .. } => {}
         }
         let scheduled = match op {
-            Op::BlockBarrier { .. } => true,
+            Op::BlockBarrier { .. } | Op::Sched(_) => true,
             Op::Parallel { distribution, .. } => distribution.is_some(),
             _ => false,
         };

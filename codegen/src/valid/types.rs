@@ -12,7 +12,7 @@ pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
     let mut c = Check { k, found: vec![], op: OpId(0) };
     c.divisors();
     let mut reached = vec![];
-    for b in [k.body].into_iter().chain(k.roles.iter().map(|r| r.body)) {
+    for b in [k.body] {
         super::initial::ops_below(k, b, &mut reached);
     }
     for id in reached {
@@ -423,7 +423,8 @@ impl Check<'_> {
                         Some("1 stage means no pipeline".into());
                 }
             }
-            Op::Loop { .. } | Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
+            // `rings` judges the ops of roles and rings.
+            Op::Loop { .. } | Op::Break | Op::Continue | Op::BlockBarrier { .. } | Op::Sched(_) => {}
         }
     }
 

@@ -826,6 +826,8 @@ impl<'k> Compiler<'k> {
                 Instr::If { cond, then, els }
             }
             Op::BlockBarrier { reason: _ } => Instr::Nothing,
+            // The VM runs plain kernels; `vm::sched` runs the others.
+            Op::Sched(_) => Instr::Nothing,
         };
         code.push(Node { instr, span, op: id });
     }
@@ -982,7 +984,7 @@ fn uses(kernel: &Kernel, id: OpId, f: &mut dyn FnMut(ValueId)) {
     }
     match &kernel.op(id).op {
         Op::Const { .. } | Op::VarGet { .. } | Op::IxVarGet { .. } | Op::Alloc { .. } => {}
-        Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
+        Op::Break | Op::Continue | Op::BlockBarrier { .. } | Op::Sched(_) => {}
         Op::IndexValue { index, .. } => ix(kernel, *index, f),
         Op::Unary { x, .. } | Op::Cast { x, .. } | Op::Bits { x, .. } => f(*x),
         Op::Binary { a, b, .. } | Op::Compare { a, b, .. } => [*a, *b].into_iter().for_each(f),
@@ -1114,6 +1116,7 @@ fn for_results(op: &Op, f: &mut dyn FnMut(ValueId)) {
         | Op::Loop { .. }
         | Op::Break
         | Op::Continue
-        | Op::BlockBarrier { .. } => {}
+        | Op::BlockBarrier { .. }
+        | Op::Sched(_) => {}
     }
 }

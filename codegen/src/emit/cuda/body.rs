@@ -4,7 +4,9 @@ use super::Emitter;
 use super::expr::{Text, compare_text, memory_type, register_type};
 use super::loops::{Element, ElementLoop};
 use super::prelude::Snippet;
-use crate::ir::{AtomicOp, BlockId, DType, IfResult, IxExpr, IxId, Kernel, Op, OpId, ReduceOp, Space, ValueId, ViewId};
+use crate::ir::{
+    AtomicOp, BlockId, DType, IfResult, IxExpr, IxId, Kernel, Op, OpId, ReduceOp, SchedOp, Space, ValueId, ViewId,
+};
 use crate::pass::access::defined_inside;
 use crate::pass::place::SCRATCH;
 use std::collections::HashMap;
@@ -49,6 +51,27 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                 | Op::Break
                 | Op::Continue
                 | Op::BlockBarrier { .. } => {}
+                Op::Sched(op) => match op {
+                    SchedOp::Wgmma { scales, .. } => nested.extend(scales.iter().flatten().map(|s| (s.value, s.body))),
+                    SchedOp::TmaLoad { at, src, dst, .. } | SchedOp::TmaStore { at, src, dst, .. } => {
+                        for list in [at, &src.start, &dst.start] {
+                            ix(list, &mut used);
+                        }
+                    }
+                    SchedOp::Roles { .. }
+                    | SchedOp::Tiles { .. }
+                    | SchedOp::Acquire { .. }
+                    | SchedOp::Publish { .. }
+                    | SchedOp::Take { .. }
+                    | SchedOp::Release { .. }
+                    | SchedOp::Advance { .. }
+                    | SchedOp::TmaStoreWait { .. }
+                    | SchedOp::RoleBarrier { .. }
+                    | SchedOp::AsyncFence { .. }
+                    | SchedOp::ClusterBarrier { .. }
+                    | SchedOp::GridWait
+                    | SchedOp::GridAllow => {}
+                },
                 Op::IndexValue { index, .. } | Op::IxVarNew { init: index, .. } | Op::IxVarSet { index, .. } => {
                     ix(&[*index], &mut used);
                 }
@@ -363,6 +386,7 @@ impl Emitter<'_> {
             Op::Continue => self.line("continue;"),
             Op::If { cond, then, els, results } => self.branch(*cond, *then, *els, results),
             Op::BlockBarrier { reason } => self.line(format!("__syncthreads();  // {reason}")),
+            Op::Sched(op) => self.sched(id, op),
         }
     }
 

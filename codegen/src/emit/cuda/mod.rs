@@ -8,6 +8,7 @@ mod access;
 mod body;
 mod collective;
 mod expr;
+mod hopper;
 mod loops;
 mod matrix;
 mod names;
