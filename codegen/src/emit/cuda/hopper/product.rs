@@ -246,12 +246,12 @@ impl Emitter<'_> {
             }
             Columns::Pieces => {
                 let at = Text::mul(&c, &Text::number(8));
-                vec![self.factor_at(scale, &at, "column_scale"); 2]
+                vec![self.named_factor(scale, &at); 2]
             }
             Columns::Each => (0..2)
                 .map(|e| {
                     let at = Text::add(&Text::mul(&c, &Text::number(8)), &Text::name("lane % 4 * 2"));
-                    self.factor_at(scale, &Text::add(&at, &Text::number(e)), "column_scale")
+                    self.named_factor(scale, &Text::add(&at, &Text::number(e)))
                 })
                 .collect(),
         };
@@ -274,32 +274,33 @@ impl Emitter<'_> {
         self.close();
     }
 
-    /// Prints a scale's body for one index; returns the name of the factor.
-    fn factor_at(&mut self, scale: &GemmScale, at: &Text, wish: &str) -> String {
+    /// Prints a scale's body for one index; returns the factor.
+    fn factor_at(&mut self, scale: &GemmScale, at: &Text) -> Text {
         let k = self.k;
-        let mut e = Element::plain(
-            vec![scale.var],
-            defined_inside(k, k.block(scale.body)),
-            self.out.len(),
-            self.names.depth(),
-            self.depth,
-        );
+        let inside = defined_inside(k, k.block(scale.body));
+        let mut e = Element::plain(vec![scale.var], inside, self.out.len(), self.names.depth(), self.depth);
         e.extents = vec![1];
-        self.element = Some(e);
-        let name = self.names.declare(wish);
         let plain = at.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let var = if plain || !self.body_mentions(scale) {
-            at.s.clone()
-        } else {
-            let var = self.names.declare(&k.ix_var(scale.var).name.clone());
-            self.line(format!("const int {var} = {};", at.s));
-            var
-        };
-        self.index.insert(scale.var, Text::name(var));
+        let mut var = at.clone();
+        if !plain && self.body_mentions(scale) {
+            let name = self.names.declare(&k.ix_var(scale.var).name.clone());
+            self.line(format!("const int {name} = {};", at.s));
+            var = Text::name(name);
+        }
+        (e.at, e.scope, e.depth) = (self.out.len(), self.names.depth(), self.depth);
+        self.element = Some(e);
+        self.index.insert(scale.var, var);
         self.block(scale.body);
         let x = self.val(scale.value);
-        self.line(format!("const float {name} = {};", x.s));
         self.element = None;
+        x
+    }
+
+    /// The same with a name.
+    fn named_factor(&mut self, scale: &GemmScale, at: &Text) -> String {
+        let x = self.factor_at(scale, at);
+        let name = self.names.declare("column_scale");
+        self.line(format!("const float {name} = {};", x.s));
         name
     }
 
@@ -314,7 +315,6 @@ impl Emitter<'_> {
 
     /// Factors of the two rows a thread holds of each 64.
     fn row_factors(&mut self, scale: &GemmScale, wave: Option<&Text>) -> String {
-        let k = self.k;
         let name = self.names.declare("row_scale");
         self.line(format!("float {name}[2];"));
         self.line("#pragma unroll");
@@ -322,8 +322,8 @@ impl Emitter<'_> {
         let wave = wave.map_or(Text::number(0), |w| Text::mul(w, &Text::number(ROWS as i64)));
         let parts = [Text::name("warp * 16"), Text::mul(&h, &Text::number(8)), Text::name("lane / 4")];
         let at = parts.iter().fold(wave, |s, p| Text::add(&s, p));
-        let x = self.factor_at(scale, &at, &format!("{}_h", k.ix_var(scale.var).name));
-        self.line(format!("{name}[{}] = {x};", h.s));
+        let x = self.factor_at(scale, &at);
+        self.line(format!("{name}[{}] = {};", h.s, x.s));
         self.close();
         name
     }
@@ -332,7 +332,7 @@ impl Emitter<'_> {
     fn column_factors(&mut self, scale: &GemmScale, kind: &Columns, n: usize) -> String {
         match kind {
             Columns::One if self.k.block(scale.body).ops.is_empty() => self.val(scale.value).s,
-            Columns::One => self.factor_at(scale, &Text::number(0), "column_scale"),
+            Columns::One => self.named_factor(scale, &Text::number(0)),
             Columns::Quotients { start, by, count, .. } => {
                 let first = start.map_or(Text::number(0), |s| self.ix(s));
                 let edge = self.names.declare("edge");
@@ -348,8 +348,8 @@ impl Emitter<'_> {
                 self.need(Snippet::MinMax);
                 let last = n - 1;
                 let at = format!("{0} == 0 ? 0 : min_of<int>({edge} + ({0} - 1) * {by}, {last})", q.s);
-                let x = self.factor_at(scale, &Text::name(at), "column_scale_q");
-                self.line(format!("{name}[{}] = {x};", q.s));
+                let x = self.factor_at(scale, &Text::name(at));
+                self.line(format!("{name}[{}] = {};", q.s, x.s));
                 self.close();
                 name
             }

@@ -74,7 +74,6 @@ impl Emitter<'_> {
             };
             self.open(&format!("if ({from} && elect_one())"));
         }
-        let position = self.out.len();
         self.ring_positions(id);
         self.block(body);
         let constants = self.role_constants(id);
@@ -83,7 +82,6 @@ impl Emitter<'_> {
         let text: String = constants.iter().map(|c| format!("{indent}{c}\n")).collect();
         self.out.insert_str(start, &text);
         self.drop_unused(start);
-        let _ = position;
         if r.one_thread {
             self.close();
             self.line("__syncwarp();");
@@ -138,7 +136,8 @@ impl Emitter<'_> {
             Some(c) if c.threads == 32 => self.line(format!("__syncwarp();  // {reason}")),
             Some(c) => {
                 self.need(Snippet::NamedBarrier);
-                let first: usize = 1 + self.k.roles[..c.id.0 as usize].iter().map(|r| r.instances).sum::<usize>();
+                let before = self.k.roles[..c.id.0 as usize].iter().filter(|r| !r.one_thread && r.warps > 1);
+                let first: usize = 1 + before.map(|r| r.instances).sum::<usize>();
                 let id = match self.k.roles[c.id.0 as usize].instance {
                     Some(v) => format!("{first} + {}", self.index[&v].s),
                     None => first.to_string(),

@@ -65,7 +65,6 @@ impl Emitter<'_> {
 
     /// Prints an element loop whose store is a matrix store.
     pub fn store_pieces(&mut self, l: &ElementLoop<'_>, s: &MatrixStore) {
-        let k = self.k;
         let Some(f) = l.distribution.fragment else { return };
         self.phase += 1;
         self.need(Snippet::Stmatrix);
@@ -105,7 +104,6 @@ impl Emitter<'_> {
         (0..opened).for_each(|_| self.close());
         self.close();
         self.drop_unused(start);
-        let _ = k;
     }
 
     /// The body for the elements of a pair of pieces.
