@@ -130,7 +130,10 @@ impl Emitter<'_> {
                 e.stored.extend(self.register_tile(*view));
             }
         });
-        let step = Text::add(&Text::mul(turn, &Text::number(4)), &q);
+        let step = self.names.declare("s");
+        let ty = self.index_type();
+        self.line(format!("const {ty} {step} = {};", Text::add(&Text::mul(turn, &Text::number(4)), &q).s));
+        let step = Text::name(step);
         (e.round, e.step) = (wave.clone(), step.clone());
         e.collect.insert(s.id, (name.to_string(), s.narrow));
         e.collect_from = Text::mul(&q, &Text::number(2));
