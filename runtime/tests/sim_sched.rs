@@ -5,7 +5,7 @@ use kiln_codegen::abi::{SigArg, TensorView};
 use kiln_codegen::emit::{Source, cuda};
 use kiln_codegen::formats;
 use kiln_codegen::host_memory::HostMemory;
-use kiln_codegen::ir::{Access, DType, IxExpr, IxId, Kernel, ParamKind, parse};
+use kiln_codegen::ir::{DType, IxExpr, IxId, Kernel, ParamKind, parse};
 use kiln_codegen::machine::{Swizzle, TensorMap};
 use kiln_codegen::target::Target;
 use kiln_codegen::valid::Facts;
@@ -79,7 +79,12 @@ fn read(view: &TensorView) -> Vec<f32> {
 }
 
 /// Arguments in the order of the text: maps, pointers, numbers.
-fn arguments(k: &Kernel, source: &Source, tensors: &HashMap<&str, &Matrix>, syms: &HashMap<&str, usize>) -> Vec<SimArg> {
+fn arguments(
+    k: &Kernel,
+    source: &Source,
+    tensors: &HashMap<&str, &Matrix>,
+    syms: &HashMap<&str, usize>,
+) -> Vec<SimArg> {
     let value = |id: IxId| match k.ix_expr(id) {
         IxExpr::Const(c) => c as u64,
         IxExpr::Sym(s) => syms[k.syms[s.0 as usize].name.as_str()] as u64,
