@@ -1,7 +1,7 @@
 //! Scheduled kernels from text, printed for compute capability 9.0a: NVRTC compiles them without spills, and on the
 //! simulator they run without findings and give the numbers of plain arithmetic to the bit.
 
-use kiln_codegen::abi::{SigArg, TensorView};
+use kiln_codegen::abi::{self, SigArg, TensorView};
 use kiln_codegen::emit::{Source, cuda};
 use kiln_codegen::formats;
 use kiln_codegen::host_memory::HostMemory;
@@ -78,44 +78,52 @@ fn read(view: &TensorView) -> Vec<f32> {
         .collect()
 }
 
-/// Arguments in the order of the text: maps, pointers, numbers.
+/// An index without variables.
+fn value_of(k: &Kernel, id: IxId, syms: &HashMap<&str, usize>) -> u64 {
+    let two = |a, b| (value_of(k, a, syms), value_of(k, b, syms));
+    match k.ix_expr(id) {
+        IxExpr::Const(c) => c as u64,
+        IxExpr::Sym(s) => syms[k.syms[s.0 as usize].name.as_str()] as u64,
+        IxExpr::Add(a, b) => two(a, b).0 + two(a, b).1,
+        IxExpr::Div(a, b) => two(a, b).0 / two(a, b).1,
+        e => panic!("{e:?}"),
+    }
+}
+
+/// Arguments in the order of the text.
 fn arguments(
     k: &Kernel,
     source: &Source,
     tensors: &HashMap<&str, &Matrix>,
     syms: &HashMap<&str, usize>,
 ) -> Vec<SimArg> {
-    let value = |id: IxId| match k.ix_expr(id) {
-        IxExpr::Const(c) => c as u64,
-        IxExpr::Sym(s) => syms[k.syms[s.0 as usize].name.as_str()] as u64,
-        e => panic!("{e:?}"),
-    };
+    let value = |id: IxId| value_of(k, id, syms);
     let tensor = |p: usize| {
         let p = &k.params[p];
         let ParamKind::Tensor { access, .. } = &p.kind else { panic!("a tensor") };
         (p.name.clone(), *access, tensors[p.name.as_str()].view.clone())
     };
     let mut args = vec![];
-    for m in &k.maps {
-        let (name, access, view) = tensor(m.param.0 as usize);
-        let size = view.dtype.bytes(1);
-        let map = TensorMap {
-            address: 0,
-            element_bytes: size,
-            extents: m.extents.iter().map(|&e| value(e)).collect(),
-            strides: m.strides.iter().skip(1).map(|&s| value(s) * size as u64).collect(),
-            box_extents: m.boxes.iter().map(|&b| b as u32).collect(),
-            swizzle: match m.swizzle_bytes {
-                0 => Swizzle::None,
-                32 => Swizzle::B32,
-                64 => Swizzle::B64,
-                _ => Swizzle::B128,
-            },
-        };
-        args.push(SimArg::TensorMap { name, access, view, map });
-    }
     for a in &source.signature.args {
         args.push(match a {
+            SigArg::TensorMap(spec) => {
+                let (name, access, view) = tensor(spec.param.0 as usize);
+                let size = spec.dtype.bytes(1);
+                let map = TensorMap {
+                    address: 0,
+                    element_bytes: size,
+                    extents: spec.axes.iter().map(|a| value(a.extent)).collect(),
+                    strides: spec.axes.iter().skip(1).map(|a| value(a.stride) * size as u64).collect(),
+                    box_extents: spec.axes.iter().map(|a| a.box_extent).collect(),
+                    swizzle: match spec.swizzle {
+                        abi::Swizzle::None => Swizzle::None,
+                        abi::Swizzle::B32 => Swizzle::B32,
+                        abi::Swizzle::B64 => Swizzle::B64,
+                        abi::Swizzle::B128 => Swizzle::B128,
+                    },
+                };
+                SimArg::TensorMap { name, access, view, map }
+            }
             SigArg::Pointer(p) => {
                 let (name, access, view) = tensor(p.0 as usize);
                 SimArg::Tensor { name, access, view }
@@ -131,11 +139,22 @@ fn arguments(
 fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
     let fp8 = name.starts_with("gemm_fp8");
     let across = name.ends_with("across");
-    let (m, n, depth) = (300, 264, if fp8 { 592 } else { 456 });
+    let half = if name.starts_with("gemm_f16") { DType::F16 } else { DType::Bf16 };
+    let (m, n, depth) = (
+        300,
+        264,
+        if fp8 {
+            592
+        } else if name.ends_with("once") {
+            56
+        } else {
+            456
+        },
+    );
     let up = |x: usize, by: usize| x.div_ceil(by) * by;
     let (lda, ldb, ldd) = (up(depth, 16) + 16, up(if across { n } else { depth }, 16) + 32, n + 8);
     let number = |i: usize| (i * 7 % 23) as f32 * 0.25 - 2.75;
-    let dtype = if fp8 { DType::E4m3 } else { DType::Bf16 };
+    let dtype = if fp8 { DType::E4m3 } else { half };
     let blocks = depth.div_ceil(128);
     let (nb, column_stride) = (n.div_ceil(128), up(m, 4));
     let a = matrix(dtype, &[m, depth], &[lda, 1], number);
@@ -146,7 +165,7 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
     let sa = matrix(DType::F32, &[m, blocks], &[1, column_stride], |i| 0.3 + (i % 17) as f32 * 0.11);
     let sb = matrix(DType::F32, &[nb, blocks], &[blocks, 1], |i| 0.7 + (i % 13) as f32 * 0.07);
     let c = matrix(DType::Bf16, &[m, n], &[ldd, 1], |i| number(i / 7) * 16.0);
-    let out = if name.ends_with("f32") { DType::F32 } else { DType::Bf16 };
+    let out = if name.ends_with("f32") { DType::F32 } else { half };
     let d = matrix(out, &[m, n], &[ldd, 1], |_| f32::NAN);
     let tensors = [("a", &a), ("b", &b), ("sa", &sa), ("sb", &sb), ("c", &c), ("d", &d)].into();
     let syms = [("m", m), ("n", n), ("k", depth), ("lda", lda), ("ldb", ldb), ("ldd", ldd)];
@@ -154,10 +173,11 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
     let syms = syms.into_iter().chain(more).collect();
     let args = arguments(k, source, &tensors, &syms);
 
-    let cluster = k.cluster.as_ref().map_or(1, |c| c.size);
+    // Fewer units at a time than there are, so that roles go on from tile to tile.
+    let rows_columns = k.grid.iter().map(|&g| value_of(k, g, &syms) as i64).collect::<Vec<_>>();
     let shape = Shape {
-        grid: [2 * cluster, 1, 1].map(|g| g as u32),
-        cluster: [cluster as u32, 1, 1],
+        grid: source.launch_blocks(&rows_columns, 2).map(|g| g as u32),
+        cluster: source.cluster,
         threads: source.threads,
         shared_bytes: source.shared_bytes,
     };

@@ -27,7 +27,7 @@ impl Scale {
         Self::with_step(1)
     }
 
-    fn with_step(step: i64) -> Arc<dyn KernelDef> {
+    pub fn with_step(step: i64) -> Arc<dyn KernelDef> {
         let tensor = |name: &str, access| ParamInfo {
             name: name.into(),
             kind: ParamInfoKind::Tensor {
@@ -97,6 +97,7 @@ impl KernelDef for Scale {
             extents: vec![n],
             strides: vec![one],
             align_bytes,
+            tma: false,
         };
         let x = b.param("x", tensor(request.facts[0].align_bytes, Access::In));
         let y = b.param("y", tensor(request.facts[1].align_bytes, Access::Out));

@@ -1,10 +1,13 @@
 //! NVIDIA GPUs through the driver API, which is loaded at run time: machines without a driver get an error, no panic.
 //!
-//! Here: finding devices, memory, errors. Streams, launches, events and graphs are in `queue`. Ordering is ours: streams do
+//! Here: finding devices, memory, errors. Tensor maps and launch attributes are in `maps`, streams, launches, events and graphs in `queue`. Ordering is ours: streams do
 //! not synchronise with anything by themselves, copies wait for the whole device, and so does freeing memory.
 #![allow(unsafe_code, reason = "driver calls; each block says why it is sound")]
 
+mod maps;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use queue::{CapturedGraph, Timestamp};
 
@@ -12,10 +15,11 @@ use super::{Backend, DeviceInfo, Queue, RunOptions, lock};
 use crate::compile::{self, Compiled, Toolchain};
 use crate::config::Settings;
 use crate::error::{Error, Result};
+use crate::launch::pack::OpaqueMap;
 use crate::launch::{BuildKey, Ready};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, result};
-use kiln_codegen::abi::Memory;
+use kiln_codegen::abi::{Memory, TensorMap};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::target::Target;
 use std::collections::HashMap;
@@ -30,6 +34,10 @@ struct Gpu {
     settings: Settings,
     toolchain: Mutex<Option<Arc<Toolchain>>>,
     loaded: Mutex<HashMap<BuildKey, Arc<Loaded>>>,
+    /// Tensor maps as the driver encodes them.
+    maps: Mutex<HashMap<TensorMap, OpaqueMap>>,
+    /// 16 bytes of zeros for loads of tensors without elements, and 16 for their stores.
+    blank: Mutex<Option<sys::CUdeviceptr>>,
     /// Kernels launched since the last synchronisation, for the text of a fault.
     recent: Mutex<Vec<String>>,
     /// The first fault: kernels and cause.
@@ -45,6 +53,8 @@ struct Gpu {
 struct Loaded {
     compiled: Arc<Compiled>,
     function: CudaFunction,
+    /// Clusters the device holds at a time, where that matters.
+    resident: usize,
 }
 
 /// The driver is there.
@@ -130,6 +140,10 @@ fn describe(ordinal: usize, context: &CudaContext) -> std::result::Result<Device
 
 /// Opens a GPU.
 pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Shared(open_gpu(ordinal, settings)?)))
+}
+
+fn open_gpu(ordinal: usize, settings: &Settings) -> Result<Arc<Gpu>> {
     let name = format!("cuda:{ordinal}");
     let n = count_for(&name)?;
     if ordinal >= n {
@@ -147,17 +161,19 @@ pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backen
             cause: format!("{} is older than compute capability 8.0", info.model),
         });
     }
-    Ok(Arc::new(Shared(Arc::new(Gpu {
+    Ok(Arc::new(Gpu {
         info,
         context,
         settings: settings.clone(),
         toolchain: Mutex::default(),
         loaded: Mutex::default(),
+        maps: Mutex::default(),
+        blank: Mutex::default(),
         recent: Mutex::default(),
         fault: Mutex::default(),
         capturing: AtomicUsize::new(0),
         unfreed: Mutex::default(),
-    }))))
+    }))
 }
 
 /// Errors after which the context accepts no more work.
@@ -234,10 +250,17 @@ impl Gpu {
         if let Some(l) = lock(&self.loaded).get(&key) {
             return Ok(Arc::clone(l));
         }
+        self.context.bind_to_thread().map_err(|e| self.error("selecting the device", e))?;
         let toolchain = self.toolchain()?;
         let request = &ready.bound.request;
         let compiled =
             compile::compile_for(&*ready.launch.kernel, request, self.info.target, &self.info.arch, &toolchain)?;
+        let loaded = Arc::new(self.place(ready.name(), compiled)?);
+        Ok(Arc::clone(lock(&self.loaded).entry(key).or_insert(loaded)))
+    }
+
+    /// Loads compiled code and asks for what its launches need.
+    fn place(&self, kernel: &str, compiled: Arc<Compiled>) -> Result<Loaded> {
         let image = cudarc::nvrtc::Ptx::from_binary(compiled.image.clone());
         let module = self.context.load_module(image).map_err(|e| self.error("loading a compiled kernel", e))?;
         let entry = &compiled.source.signature.entry;
@@ -250,8 +273,12 @@ impl Gpu {
                 .set_attribute(attribute, shared as i32)
                 .map_err(|e| self.error("asking for dynamic shared memory", e))?;
         }
-        let loaded = Arc::new(Loaded { compiled, function });
-        Ok(Arc::clone(lock(&self.loaded).entry(key).or_insert(loaded)))
+        let source = &compiled.source;
+        let resident = match source.is_persistent() || source.cluster_blocks() > 1 {
+            true => self.resident(kernel, &function, source)?,
+            false => 0,
+        };
+        Ok(Loaded { compiled, function, resident })
     }
 
     fn free(&self, address: sys::CUdeviceptr) {

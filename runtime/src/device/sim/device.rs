@@ -7,15 +7,19 @@ use crate::device::null::no_graphs;
 use crate::device::{Backend, DeviceInfo, Event, EventKind, Graph, Queue, RunOptions, lock};
 use crate::error::{Error, Result};
 use crate::launch::{BuildKey, Builds, Ready};
-use kiln_codegen::abi::{Arg, Memory, SigArg};
+use kiln_codegen::abi::{self, Arg, Memory, SigArg};
 use kiln_codegen::bind;
 use kiln_codegen::compile::{self, Lowered};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::ParamKind;
-use kiln_codegen::machine::Lines;
+use kiln_codegen::machine::{self, Lines};
 use kiln_codegen::target::Target;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+/// Clusters (or blocks, without clusters) a simulated device holds at a time: few, so that a persistent kernel of a small
+/// problem makes several rounds, and an odd number, so that they end unevenly.
+const RESIDENT: usize = 3;
 
 /// A simulated device; all its streams share what it has compiled.
 #[derive(Clone, Debug)]
@@ -167,15 +171,9 @@ impl Queue for Sim {
         if extents.contains(&0) {
             return Ok(());
         }
-        let mut grid = [1u32; 3];
-        for (g, &e) in grid.iter_mut().zip(&extents) {
-            *g = u32::try_from(e).unwrap_or(u32::MAX);
-        }
-        let args: Vec<SimArg> = source
-            .signature
-            .args
-            .iter()
-            .map(|arg| match arg {
+        let grid = source.launch_blocks(&extents, RESIDENT).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let args = source.signature.args.iter().map(|arg| {
+            Ok(match arg {
                 SigArg::Pointer(p) => match (&kernel.param(*p).kind, ready.args.get(p.0 as usize)) {
                     (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
                         SimArg::Tensor { name: kernel.param(*p).name.clone(), access: *access, view: view.clone() }
@@ -187,9 +185,23 @@ impl Queue for Sim {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
                 },
+                SigArg::TensorMap(spec) => {
+                    let map = bind::tensor_map(kernel, spec, &syms, &ready.args)?;
+                    match (&kernel.param(spec.param).kind, ready.args.get(spec.param.0 as usize)) {
+                        (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
+                            let name = kernel.param(spec.param).name.clone();
+                            let own = view.memory.address().wrapping_add(view.offset_bytes as u64);
+                            let map = machine_map(&map, own);
+                            SimArg::TensorMap { name, access: *access, view: view.clone(), map }
+                        }
+                        _ => SimArg::Word(0),
+                    }
+                }
             })
-            .collect();
-        let shape = Shape { grid, cluster: [1; 3], threads: source.threads, shared_bytes: source.shared_bytes };
+        });
+        let args = args.collect::<Result<Vec<SimArg>>>()?;
+        let (cluster, shared_bytes) = (source.cluster, source.shared_bytes);
+        let shape = Shape { grid, cluster, threads: source.threads, shared_bytes };
         let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {
             return Ok(());
@@ -209,5 +221,22 @@ impl Queue for Sim {
     }
     fn end_capture(&self) -> Result<Graph> {
         Err(no_graphs(&self.name))
+    }
+}
+
+/// A map for the machine, which counts addresses from the tensor's first element.
+fn machine_map(map: &abi::TensorMap, own: u64) -> machine::TensorMap {
+    machine::TensorMap {
+        address: map.address.wrapping_sub(own),
+        element_bytes: map.dtype.bits() / 8,
+        extents: map.extents.clone(),
+        strides: map.strides_bytes.clone(),
+        box_extents: map.boxes.clone(),
+        swizzle: match map.swizzle {
+            abi::Swizzle::None => machine::Swizzle::None,
+            abi::Swizzle::B32 => machine::Swizzle::B32,
+            abi::Swizzle::B64 => machine::Swizzle::B64,
+            abi::Swizzle::B128 => machine::Swizzle::B128,
+        },
     }
 }

@@ -4,7 +4,9 @@ use super::super::expr::Text;
 use super::super::prelude::Snippet;
 use super::super::prelude::wgmma::Wgmma;
 use super::super::{Emitter, Names};
-use crate::ir::{BlockId, BufferId, Kernel, Op, ParamId, RingId, RoleId, SchedOp};
+use crate::abi::{L2Promotion, MapAxis, Swizzle, TensorMapSpec};
+use crate::emit::GridPlan;
+use crate::ir::{BlockId, BufferId, DType, Kernel, Op, ParamId, ParamKind, RingId, RoleId, SchedOp};
 use std::collections::BTreeSet;
 
 /// Names and findings of a kernel with roles.
@@ -82,6 +84,58 @@ impl Emitter<'_> {
     /// Blocks of a cluster.
     pub fn cluster_size(&self) -> usize {
         self.k.cluster.as_ref().map_or(1, |c| c.size)
+    }
+
+    /// Blocks of a cluster along each axis of the launch; the blocks of a persistent kernel stand in a row.
+    pub fn cluster_shape(&self) -> [u32; 3] {
+        let mut shape = [1; 3];
+        if let Some(c) = &self.k.cluster {
+            shape[if self.frame.walk.is_some() { 0 } else { c.axis }] = c.size as u32;
+        }
+        shape
+    }
+
+    /// How many blocks are launched.
+    pub fn grid_plan(&self) -> GridPlan {
+        if self.frame.walk.is_none() {
+            return GridPlan::Blocks;
+        }
+        let mut unit = [1; 3];
+        if let Some(c) = &self.k.cluster {
+            unit[c.axis] = c.size as u32;
+        }
+        GridPlan::Persistent { unit }
+    }
+
+    /// True if the text waits for the launch before it.
+    pub fn waits_for_grid(&self) -> bool {
+        self.k.ops.iter().any(|n| matches!(n.op, Op::Sched(SchedOp::GridWait)))
+    }
+
+    /// Tensor maps as a launch makes them.
+    pub fn map_specs(&self) -> Vec<TensorMapSpec> {
+        let axis = |m: &crate::ir::TensorMap, n: usize| MapAxis {
+            extent: m.extents[n],
+            stride: m.strides[n],
+            box_extent: m.boxes[n] as u32,
+        };
+        let spec = |m: &crate::ir::TensorMap| TensorMapSpec {
+            param: m.param,
+            dtype: match self.k.param(m.param).kind {
+                ParamKind::Tensor { dtype, .. } | ParamKind::Scalar { dtype, .. } => dtype,
+                ParamKind::Absent => DType::U8,
+            },
+            offset: None,
+            axes: (0..m.boxes.len()).map(|n| axis(m, n)).collect(),
+            swizzle: match m.swizzle_bytes {
+                128 => Swizzle::B128,
+                64 => Swizzle::B64,
+                32 => Swizzle::B32,
+                _ => Swizzle::None,
+            },
+            l2_promotion: L2Promotion::default(),
+        };
+        self.k.maps.iter().map(spec).collect()
     }
 
     /// Bytes of shared memory with the barriers of the rings.
