@@ -165,27 +165,19 @@ DEV void stmatrix_x4(smem_ptr row, u32 a, u32 b, u32 c, u32 d) {
         :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-DEV void wgmma_m64n128k16_bf16(float (&d)[64], u64 a, u64 b, int add) {
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %66, 0;\n "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+DEV void wgmma_m64n64k16_bf16(float (&d)[32], u64 a, u64 b, int add) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %34, 0;\n "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, "
         "%8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, "
-        "%40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, "
-        "%56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, p, 1, 1, 0, 0;\n}"
+        "%24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 0, 0;\n}"
         :
         "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
         "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "l"(a), "l"(b), "r"(add));
 }
 
@@ -195,9 +187,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
     extern __shared__ __align__(1024) u8 shared[];
     const int block_warp = warp_uniform(threadIdx.x / 32);
     const smem_ptr base = smem_address(shared);
-    const smem_ptr operands_full = base + 262144, operands_empty = base + 262160;
+    const smem_ptr operands_full = base + 196608, operands_empty = base + 196624;
     const u32 units_bx = (m + 255) / 256;
-    const u32 units_by = (n + 127) / 128;
+    const u32 units_by = (n + 63) / 64;
     const u32 units = units_bx * units_by;
 
     if (block_warp == 8 && elect_one()) {
@@ -232,15 +224,15 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                     const int s = operands_slot;
                     mbar_wait(operands_empty + 8 * operands_slot, operands_parity ^ 1);
-                    mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 98304);
+                    mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 81920);
 
                     // <text>:36:13: copy [256, 128]
                     tma_load_2d(base + s * 65536, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 256);
                     tma_load_2d(base + s * 65536 + 32768, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64, mi * 256);
 
-                    // <text>:39:13: copy [128, 128]
-                    tma_load_2d_hint(base + s * 32768 + 131072, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 128, l2_evict_last());
-                    tma_load_2d_hint(base + s * 32768 + 147456, &map_b, operands_full + 8 * operands_slot, ki * 128 + 64, ni * 128, l2_evict_last());
+                    // <text>:39:13: copy [64, 128]
+                    tma_load_2d_hint(base + s * 16384 + 131072, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 64, l2_evict_last());
+                    tma_load_2d_hint(base + s * 16384 + 139264, &map_b, operands_full + 8 * operands_slot, ki * 128 + 64, ni * 64, l2_evict_last());
                     if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
                 }
             }
@@ -262,9 +254,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             const u32 panel_rows = min_of<u32>(8, units_bx - 8 * panel);
             const int mi = (int)(8 * panel + in_panel % panel_rows);
             const int ni = (int)(in_panel / panel_rows);
-            float acc[128];
+            float acc[64];
             #pragma unroll
-            for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
             // <text>:51:11: loop
             #pragma unroll 1
@@ -272,19 +264,19 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 const int s = operands_slot;
                 mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
-                // <text>:55:13: wgmma += [128, 128] x [128, 128], bf16 x bf16
+                // <text>:55:13: wgmma += [128, 128] x [128, 64], bf16 x bf16
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 4096 + group * 1024);
-                    const u64 b_tile = wgmma_tile(base + 131072) + (u32)(s * 2048);
+                    const u64 b_tile = wgmma_tile(base + 131072) + (u32)(s * 1024);
                     #pragma unroll
                     for (int wave = 0; wave < 2; ++wave) {
-                        wgmma_pin(reinterpret_cast<float (&)[64]>(acc[wave * 64]));
+                        wgmma_pin(reinterpret_cast<float (&)[32]>(acc[wave * 32]));
                         wgmma_begin();
                         #pragma unroll
-                        for (int step = 0; step < 8; ++step) wgmma_m64n128k16_bf16(reinterpret_cast<float (&)[64]>(acc[wave * 64]), a_tile + wave * 512 + step / 4 * 2048 + step % 4 * 2, b_tile + step / 4 * 1024 + step % 4 * 2, 1);
+                        for (int step = 0; step < 8; ++step) wgmma_m64n64k16_bf16(reinterpret_cast<float (&)[32]>(acc[wave * 32]), a_tile + wave * 512 + step / 4 * 2048 + step % 4 * 2, b_tile + step / 4 * 512 + step % 4 * 2, 1);
                         wgmma_commit();
                         wgmma_wait<0>();
-                        wgmma_pin(reinterpret_cast<float (&)[64]>(acc[wave * 64]));
+                        wgmma_pin(reinterpret_cast<float (&)[32]>(acc[wave * 32]));
                         if (wave == 1) {
                             if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                         }
@@ -292,24 +284,25 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 }
                 if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
             }
-            if (tid < 2) tma_store_wait_read<0>();
+            if (tid < 1) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:60:11: parallel [128, 128]
+            // <text>:60:11: parallel [128, 64]
             {
                 const int row = warp * 16 + lane % 16;
-                const smem_ptr to = base + group * 32768 + row * 128 + 196608;
+                const smem_ptr to = base + group * 16384 + row * 128 + 163840;
                 const u32 flip = (row % 8 ^ lane / 16) * 16;
                 #pragma unroll
                 for (int wave = 0; wave < 2; ++wave) {
                     #pragma unroll
-                    for (int p = 0; p < 8; ++p) {
+                    for (int p = 0; p < 4; ++p) {
                         float d_s_v[8];
                         #pragma unroll
                         for (int q = 0; q < 4; ++q) {
+                            const int s = p * 4 + q;
                             #pragma unroll
                             for (int v = 0; v < 2; ++v) {
-                                d_s_v[q * 2 + v] = acc[(wave * 32 + p * 4 + q) * 2 + v];
+                                d_s_v[q * 2 + v] = acc[(wave * 16 + s) * 2 + v];
                             }
                         }
                         stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
@@ -319,13 +312,13 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:69:11: copy [128, 128] out
-            if (tid < 2) {
-                tma_store_2d(&map_d, base + group * 32768 + tid * 16384 + 196608, ni * 128 + tid * 64, mi * 256 + group * 128);
+            // <text>:69:11: copy [128, 64] out
+            if (tid < 1) {
+                tma_store_2d(&map_d, base + group * 16384 + 163840, ni * 64, mi * 256 + group * 128);
                 tma_store_commit();
             }
             __syncwarp();
         }
-        if (tid < 2) tma_store_wait_read<0>();
+        if (tid < 1) tma_store_wait_read<0>();
     }
 }

@@ -195,8 +195,8 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
     extern __shared__ __align__(1024) u8 shared[];
     const int block_warp = warp_uniform(threadIdx.x / 32);
     const smem_ptr base = smem_address(shared);
-    const smem_ptr operands_full = base + 262144, operands_empty = base + 262160;
-    const u32 units_bx = (m + 255) / 256;
+    const smem_ptr operands_full = base + 163840, operands_empty = base + 163856;
+    const u32 units_bx = (m + 127) / 128;
     const u32 units_by = (n + 127) / 128;
     const u32 units = units_bx * units_by;
 
@@ -232,15 +232,15 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                     const int s = operands_slot;
                     mbar_wait(operands_empty + 8 * operands_slot, operands_parity ^ 1);
-                    mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 98304);
+                    mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 65536);
 
-                    // <text>:36:13: copy [256, 128]
-                    tma_load_2d(base + s * 65536, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 256);
-                    tma_load_2d(base + s * 65536 + 32768, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64, mi * 256);
+                    // <text>:36:13: copy [128, 128]
+                    tma_load_2d(base + s * 32768, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 128);
+                    tma_load_2d(base + s * 32768 + 16384, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64, mi * 128);
 
                     // <text>:39:13: copy [128, 128]
-                    tma_load_2d_hint(base + s * 32768 + 131072, &map_b, operands_full + 8 * operands_slot, ni * 128, ki * 128, l2_evict_last());
-                    tma_load_2d_hint(base + s * 32768 + 147456, &map_b, operands_full + 8 * operands_slot, ni * 128 + 64, ki * 128, l2_evict_last());
+                    tma_load_2d_hint(base + s * 32768 + 65536, &map_b, operands_full + 8 * operands_slot, ni * 128, ki * 128, l2_evict_last());
+                    tma_load_2d_hint(base + s * 32768 + 81920, &map_b, operands_full + 8 * operands_slot, ni * 128 + 64, ki * 128, l2_evict_last());
                     if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
                 }
             }
@@ -262,9 +262,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             const u32 panel_rows = min_of<u32>(8, units_bx - 8 * panel);
             const int mi = (int)(8 * panel + in_panel % panel_rows);
             const int ni = (int)(in_panel / panel_rows);
-            float acc[128];
+            float acc[64];
             #pragma unroll
-            for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
+            for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
             // <text>:51:11: loop
             #pragma unroll 1
@@ -272,56 +272,49 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 const int s = operands_slot;
                 mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
-                // <text>:55:13: wgmma += [128, 128] x [128, 128], bf16 x bf16
+                // <text>:55:13: wgmma += [64, 128] x [128, 128], bf16 x bf16
                 {
-                    const u64 a_tile = wgmma_tile(base) + (u32)(s * 4096 + group * 1024);
-                    const u64 b_tile = wgmma_tile_across(base + 131072, 16384) + (u32)(s * 2048);
+                    const u64 a_tile = wgmma_tile(base) + (u32)(s * 2048 + group * 512);
+                    const u64 b_tile = wgmma_tile_across(base + 65536, 16384) + (u32)(s * 2048);
+                    wgmma_pin(acc);
+                    wgmma_begin();
                     #pragma unroll
-                    for (int wave = 0; wave < 2; ++wave) {
-                        wgmma_pin(reinterpret_cast<float (&)[64]>(acc[wave * 64]));
-                        wgmma_begin();
-                        #pragma unroll
-                        for (int step = 0; step < 8; ++step) wgmma_m64n128k16_bf16_bt(reinterpret_cast<float (&)[64]>(acc[wave * 64]), a_tile + wave * 512 + step / 4 * 2048 + step % 4 * 2, b_tile + step * 128, 1);
-                        wgmma_commit();
-                        wgmma_wait<0>();
-                        wgmma_pin(reinterpret_cast<float (&)[64]>(acc[wave * 64]));
-                        if (wave == 1) {
-                            if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
-                        }
-                    }
+                    for (int step = 0; step < 8; ++step) wgmma_m64n128k16_bf16_bt(acc, a_tile + step / 4 * 1024 + step % 4 * 2, b_tile + step * 128, 1);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                    wgmma_pin(acc);
+                    if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                 }
                 if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
             }
             if (tid < 2) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:60:11: parallel [128, 128]
+            // <text>:60:11: parallel [64, 128]
             {
                 const int row = warp * 16 + lane % 16;
-                const smem_ptr to = base + group * 32768 + row * 128 + 196608;
+                const smem_ptr to = base + group * 16384 + row * 128 + 131072;
                 const u32 flip = (row % 8 ^ lane / 16) * 16;
                 #pragma unroll
-                for (int wave = 0; wave < 2; ++wave) {
+                for (int p = 0; p < 8; ++p) {
+                    float d_s_v[8];
                     #pragma unroll
-                    for (int p = 0; p < 8; ++p) {
-                        float d_s_v[8];
+                    for (int q = 0; q < 4; ++q) {
+                        const int s = p * 4 + q;
                         #pragma unroll
-                        for (int q = 0; q < 4; ++q) {
-                            #pragma unroll
-                            for (int v = 0; v < 2; ++v) {
-                                d_s_v[q * 2 + v] = acc[(wave * 32 + p * 4 + q) * 2 + v];
-                            }
+                        for (int v = 0; v < 2; ++v) {
+                            d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
-                        stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
                     }
+                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
                 }
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:69:11: copy [128, 128] out
+            // <text>:69:11: copy [64, 128] out
             if (tid < 2) {
-                tma_store_2d(&map_d, base + group * 32768 + tid * 16384 + 196608, ni * 128 + tid * 64, mi * 256 + group * 128);
+                tma_store_2d(&map_d, base + group * 16384 + tid * 8192 + 131072, ni * 128 + tid * 64, mi * 128 + group * 64);
                 tma_store_commit();
             }
             __syncwarp();

@@ -350,9 +350,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                         float d_s_v[8];
                         #pragma unroll
                         for (int q = 0; q < 4; ++q) {
+                            const int s = p * 4 + q;
                             #pragma unroll
                             for (int v = 0; v < 2; ++v) {
-                                d_s_v[q * 2 + v] = acc[(wave * 32 + p * 4 + q) * 2 + v];
+                                d_s_v[q * 2 + v] = acc[(wave * 32 + s) * 2 + v];
                             }
                         }
                         stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));

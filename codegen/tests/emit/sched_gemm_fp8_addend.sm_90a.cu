@@ -415,13 +415,14 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                         #pragma unroll
                         for (int q = 0; q < 4; ++q) {
                             const bf16* const c_at = c + mi * 256 * ldd + group * 128 * ldd + ni * 128;
-                            const int i = warp * 16 + wave * 64 + p * 4 + q % 2 * 8 + lane / 4;
-                            const int j = p * 4 + q / 2 * 8 + lane % 4 * 2;
+                            const int s = p * 4 + q;
+                            const int i = warp * 16 + wave * 64 + s % 2 * 8 + lane / 4;
+                            const int j = s / 2 * 8 + lane % 4 * 2;
                             alignas(16) bf16 c_v[2];
                             ld_global_if<4>(c_v, c_at + i * ldd + j, mi * 256 + group * 128 + i < m && ni * 128 + j < n);
                             #pragma unroll
                             for (int v = 0; v < 2; ++v) {
-                                d_s_v[q * 2 + v] = acc[(wave * 32 + p * 4 + q) * 2 + v] + bf16_to_f32(c_v[v]);
+                                d_s_v[q * 2 + v] = acc[(wave * 32 + s) * 2 + v] + bf16_to_f32(c_v[v]);
                             }
                         }
                         stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));

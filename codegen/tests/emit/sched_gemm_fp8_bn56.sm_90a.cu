@@ -321,9 +321,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     float d_s_v[8];
                     #pragma unroll
                     for (int q = 0; q < 4; ++q) {
+                        const int s = p * 4 + q;
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            d_s_v[q * 2 + v] = acc[(p * 4 + q) * 2 + v];
+                            d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
                     stmatrix_x4(to + p * 2048, pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
@@ -332,9 +333,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     float d_s_v[4];
                     #pragma unroll
                     for (int q = 0; q < 2; ++q) {
+                        const int s = 3 * 4 + q;
                         #pragma unroll
                         for (int v = 0; v < 2; ++v) {
-                            d_s_v[q * 2 + v] = acc[(3 * 4 + q) * 2 + v];
+                            d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
                     stmatrix_x2(to + 3 * 2048, pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]));

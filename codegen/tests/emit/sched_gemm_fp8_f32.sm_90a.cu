@@ -334,8 +334,7 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
                 for (int v = 0; v < 2; ++v) {
                     d_s_v[v] = acc[s * 2 + v];
                 }
-                const int column = j;
-                const int at = group * 8192 + i * 32 + (column / 32) * 2048 + (column % 32);
+                const int at = group * 8192 + i * 32 + j / 32 * 2048 + (j % 32);
                 st<8>(d_s + (at ^ (at >> 5 & 7) << 2), d_s_v);
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine
