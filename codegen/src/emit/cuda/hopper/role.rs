@@ -14,16 +14,16 @@ const REGISTERS: usize = 65536;
 
 impl Emitter<'_> {
     /// Programs side by side.
-    pub fn roles(&mut self, programs: &[(RoleId, BlockId)]) {
+    pub fn roles(&mut self, op: OpId, programs: &[(RoleId, BlockId)]) {
         for (n, &(role, body)) in programs.iter().enumerate() {
-            self.role_program(role, body, n, programs.len());
+            self.role_program(op, role, body, [n, programs.len()]);
         }
         if !programs.is_empty() {
             self.close();
         }
     }
 
-    fn role_program(&mut self, id: RoleId, body: BlockId, number: usize, of: usize) {
+    fn role_program(&mut self, op: OpId, id: RoleId, body: BlockId, [number, of]: [usize; 2]) {
         let r = self.k.roles[id.0 as usize].clone();
         let (first, end) = (r.first_warp, r.first_warp + r.warps * r.instances);
         let warp = self.frame.block_warp.clone();
@@ -76,6 +76,9 @@ impl Emitter<'_> {
         }
         self.ring_positions(id);
         self.block(body);
+        if self.out[start..].contains("__syncthreads") || self.out[start..].contains("reduce_warps") {
+            self.refuse(op, "a step that needs all threads of a block, inside a role".into());
+        }
         let constants = self.role_constants(id);
         let depth = if r.one_thread { self.depth - 1 } else { self.depth };
         let indent = "    ".repeat(depth);

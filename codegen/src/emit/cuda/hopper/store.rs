@@ -98,7 +98,7 @@ impl Emitter<'_> {
             let words: Vec<String> = (0..halves).map(|h| self.packed_pair(s, &name, 2 * h)).collect();
             let to = address_of(&at, &flip, (&wave, &turn), panels);
             let x = if pair { "x4" } else { "x2" };
-            self.line(format!("stmatrix_{x}({to}, {});", words.join(", ")));
+            self.call(&format!("stmatrix_{x}"), &[vec![to], words].concat());
             (0..inner).for_each(|_| self.close());
         }
         (0..opened).for_each(|_| self.close());
