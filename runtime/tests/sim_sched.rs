@@ -171,13 +171,14 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
         true => matrix(dtype, &[depth, n], &[ldb, 1], |i| number(i / 3 + 5)),
     };
     let sa = matrix(DType::F32, &[m, blocks], &[1, column_stride], |i| 0.3 + (i % 17) as f32 * 0.11);
-    let sb = matrix(DType::F32, &[nb, blocks], &[blocks, 1], |i| 0.7 + (i % 13) as f32 * 0.07);
+    let sb_strides = if wide == 1 { [1, up(n, 4)] } else { [blocks, 1] };
+    let sb = matrix(DType::F32, &[nb, blocks], &sb_strides, |i| 0.7 + (i % 13) as f32 * 0.07);
     let c = matrix(DType::Bf16, &[m, n], &[ldd, 1], |i| number(i / 7) * 16.0);
     let out = if name.ends_with("f32") { DType::F32 } else { half };
     let d = matrix(out, &[m, n], &[ldd, 1], |_| f32::NAN);
     let tensors = [("a", &a), ("b", &b), ("sa", &sa), ("sb", &sb), ("c", &c), ("d", &d)].into();
     let syms = [("m", m), ("n", n), ("k", depth), ("lda", lda), ("ldb", ldb), ("ldd", ldd)];
-    let more = [("ka", blocks), ("kb", blocks), ("nb", nb), ("sa.stride1", column_stride)];
+    let more = [("ka", blocks), ("kb", blocks), ("nb", nb), ("sa.stride1", column_stride), ("sb.stride1", up(n, 4))];
     let syms = syms.into_iter().chain(more).collect();
     let args = arguments(k, source, &tensors, &syms);
 

@@ -228,11 +228,14 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
 
                     // <text>:36:13: copy [256, 128]
                     tma_load_2d(base + s * 65536, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 256);
-                    tma_load_2d(base + s * 65536 + 32768, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64, mi * 256);
+                    tma_load_2d(base + s * 65536 + 32768, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64,
+                                mi * 256);
 
                     // <text>:39:13: copy [64, 128]
-                    tma_load_2d_hint(base + s * 16384 + 131072, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 64, l2_evict_last());
-                    tma_load_2d_hint(base + s * 16384 + 139264, &map_b, operands_full + 8 * operands_slot, ki * 128 + 64, ni * 64, l2_evict_last());
+                    tma_load_2d_hint(base + s * 16384 + 131072, &map_b, operands_full + 8 * operands_slot, ki * 128,
+                                     ni * 64, l2_evict_last());
+                    tma_load_2d_hint(base + s * 16384 + 139264, &map_b, operands_full + 8 * operands_slot,
+                                     ki * 128 + 64, ni * 64, l2_evict_last());
                     if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
                 }
             }
@@ -268,19 +271,21 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 4096 + group * 1024);
                     const u64 b_tile = wgmma_tile(base + 131072) + (u32)(s * 1024);
+                    wgmma_pin(acc);
+                    wgmma_begin();
                     #pragma unroll
                     for (int wave = 0; wave < 2; ++wave) {
-                        wgmma_pin(reinterpret_cast<float (&)[32]>(acc[wave * 32]));
-                        wgmma_begin();
                         #pragma unroll
-                        for (int step = 0; step < 8; ++step) wgmma_m64n64k16_bf16(reinterpret_cast<float (&)[32]>(acc[wave * 32]), a_tile + wave * 512 + step / 4 * 2048 + step % 4 * 2, b_tile + step / 4 * 512 + step % 4 * 2, 1);
-                        wgmma_commit();
-                        wgmma_wait<0>();
-                        wgmma_pin(reinterpret_cast<float (&)[32]>(acc[wave * 32]));
-                        if (wave == 1) {
-                            if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
+                        for (int step = 0; step < 8; ++step) {
+                            wgmma_m64n64k16_bf16(reinterpret_cast<float (&)[32]>(acc[wave * 32]),
+                                                 a_tile + wave * 512 + step / 4 * 2048 + step % 4 * 2,
+                                                 b_tile + step / 4 * 512 + step % 4 * 2, 1);
                         }
                     }
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                    wgmma_pin(acc);
+                    if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                 }
                 if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
             }
@@ -305,7 +310,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                                 d_s_v[q * 2 + v] = acc[(wave * 16 + s) * 2 + v];
                             }
                         }
-                        stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                        stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip),
+                                    pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]),
+                                    pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
                     }
                 }
             }

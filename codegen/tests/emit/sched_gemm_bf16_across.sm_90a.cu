@@ -236,11 +236,14 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
 
                     // <text>:36:13: copy [128, 128]
                     tma_load_2d(base + s * 32768, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 128);
-                    tma_load_2d(base + s * 32768 + 16384, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64, mi * 128);
+                    tma_load_2d(base + s * 32768 + 16384, &map_a, operands_full + 8 * operands_slot, ki * 128 + 64,
+                                mi * 128);
 
                     // <text>:39:13: copy [128, 128]
-                    tma_load_2d_hint(base + s * 32768 + 65536, &map_b, operands_full + 8 * operands_slot, ni * 128, ki * 128, l2_evict_last());
-                    tma_load_2d_hint(base + s * 32768 + 81920, &map_b, operands_full + 8 * operands_slot, ni * 128 + 64, ki * 128, l2_evict_last());
+                    tma_load_2d_hint(base + s * 32768 + 65536, &map_b, operands_full + 8 * operands_slot, ni * 128,
+                                     ki * 128, l2_evict_last());
+                    tma_load_2d_hint(base + s * 32768 + 81920, &map_b, operands_full + 8 * operands_slot,
+                                     ni * 128 + 64, ki * 128, l2_evict_last());
                     if (++operands_slot == 2) { operands_slot = 0; operands_parity ^= 1; }
                 }
             }
@@ -279,7 +282,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                     wgmma_pin(acc);
                     wgmma_begin();
                     #pragma unroll
-                    for (int step = 0; step < 8; ++step) wgmma_m64n128k16_bf16_bt(acc, a_tile + step / 4 * 1024 + step % 4 * 2, b_tile + step * 128, 1);
+                    for (int step = 0; step < 8; ++step) {
+                        wgmma_m64n128k16_bf16_bt(acc, a_tile + step / 4 * 1024 + step % 4 * 2, b_tile + step * 128, 1);
+                    }
                     wgmma_commit();
                     wgmma_wait<0>();
                     wgmma_pin(acc);
@@ -306,7 +311,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
                             d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
-                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]),
+                                pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]),
+                                pack_bf16(d_s_v[6], d_s_v[7]));
                 }
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine

@@ -219,7 +219,8 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
 
         // <text>:32:9: copy [64, 64]
         if (warp == 0 && elect_one()) {
-            tma_load_2d_hint(base + s * 8192 + 8192, &map_b, operands_b_full + 8 * operands_slot, 0, by * 64, l2_evict_first());
+            tma_load_2d_hint(base + s * 8192 + 8192, &map_b, operands_b_full + 8 * operands_slot, 0, by * 64,
+                             l2_evict_first());
         }
         grid_wait_previous();
         const int s2 = operands_slot;
@@ -250,7 +251,9 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
             wgmma_pin(acc);
             wgmma_begin();
             #pragma unroll
-            for (int step = 0; step < 4; ++step) wgmma_m64n64k16_f16(acc, a_tile + step * 2, b_tile + step * 2, step != 0);
+            for (int step = 0; step < 4; ++step) {
+                wgmma_m64n64k16_f16(acc, a_tile + step * 2, b_tile + step * 2, step != 0);
+            }
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_pin(acc);
@@ -277,7 +280,11 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
                         d_s_v[q * 2 + v] = acc[s3 * 2 + v];
                     }
                 }
-                stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), (u32)f32_to_f16(d_s_v[0]) | (u32)f32_to_f16(d_s_v[1]) << 16, (u32)f32_to_f16(d_s_v[2]) | (u32)f32_to_f16(d_s_v[3]) << 16, (u32)f32_to_f16(d_s_v[4]) | (u32)f32_to_f16(d_s_v[5]) << 16, (u32)f32_to_f16(d_s_v[6]) | (u32)f32_to_f16(d_s_v[7]) << 16);
+                stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip),
+                            (u32)f32_to_f16(d_s_v[0]) | (u32)f32_to_f16(d_s_v[1]) << 16,
+                            (u32)f32_to_f16(d_s_v[2]) | (u32)f32_to_f16(d_s_v[3]) << 16,
+                            (u32)f32_to_f16(d_s_v[4]) | (u32)f32_to_f16(d_s_v[5]) << 16,
+                            (u32)f32_to_f16(d_s_v[6]) | (u32)f32_to_f16(d_s_v[7]) << 16);
             }
         }
         async_proxy_fence();  // staging: written by threads, read by the copy engine

@@ -259,10 +259,12 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 50176);
 
                     // <text>:46:13: copy [256, 128], a share in each block
-                    tma_load_2d_multicast(base + s * 32768 + rank * 16384, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 256 + rank * 128, 0x3);
+                    tma_load_2d_multicast(base + s * 32768 + rank * 16384, &map_a, operands_full + 8 * operands_slot,
+                                          ki * 128, mi * 256 + rank * 128, 0x3);
 
                     // <text>:49:13: copy [128, 128]
-                    tma_load_2d(base + s * 16384 + 98304, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 128);
+                    tma_load_2d(base + s * 16384 + 98304, &map_b, operands_full + 8 * operands_slot, ki * 128,
+                                ni * 128);
 
                     // <text>:52:13: copy [256, 1]
                     tma_load_2d(base + s * 1024 + 212992, &map_sa, operands_full + 8 * operands_slot, mi * 256, ki);
@@ -315,7 +317,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                         wgmma_pin(part);
                         wgmma_begin();
                         #pragma unroll
-                        for (int step = 0; step < 4; ++step) wgmma_m64n128k32_e4m3(part, a_tile + wave * 512 + step * 2, b_tile + step * 2, step != 0);
+                        for (int step = 0; step < 4; ++step) {
+                            wgmma_m64n128k32_e4m3(part, a_tile + wave * 512 + step * 2, b_tile + step * 2, step != 0);
+                        }
                         wgmma_commit();
                         wgmma_wait<0>();
                         wgmma_pin(part);
@@ -356,7 +360,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                                 d_s_v[q * 2 + v] = acc[(wave * 32 + s) * 2 + v];
                             }
                         }
-                        stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                        stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip),
+                                    pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]),
+                                    pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
                     }
                 }
             }

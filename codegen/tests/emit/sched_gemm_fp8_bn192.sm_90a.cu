@@ -270,7 +270,8 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     tma_load_2d(base + s * 16384, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 128);
 
                     // <text>:49:13: copy [192, 128], a share in each block
-                    tma_load_2d_multicast(base + s * 24576 + rank * 12288 + 65536, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 192 + rank * 96, 0x3);
+                    tma_load_2d_multicast(base + s * 24576 + rank * 12288 + 65536, &map_b,
+                                          operands_full + 8 * operands_slot, ki * 128, ni * 192 + rank * 96, 0x3);
 
                     // <text>:52:13: copy [128, 1]
                     tma_load_2d(base + s * 512 + 212992, &map_sa, operands_full + 8 * operands_slot, mi * 128, ki);
@@ -329,7 +330,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     wgmma_pin(part);
                     wgmma_begin();
                     #pragma unroll
-                    for (int step = 0; step < 4; ++step) wgmma_m64n192k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    for (int step = 0; step < 4; ++step) {
+                        wgmma_m64n192k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    }
                     wgmma_commit();
                     wgmma_wait<0>();
                     wgmma_pin(part);
@@ -366,7 +369,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                             d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
-                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]),
+                                pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]),
+                                pack_bf16(d_s_v[6], d_s_v[7]));
                 }
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine

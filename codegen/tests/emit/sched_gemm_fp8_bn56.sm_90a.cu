@@ -291,7 +291,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     wgmma_pin(part);
                     wgmma_begin();
                     #pragma unroll
-                    for (int step = 0; step < 4; ++step) wgmma_m64n56k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    for (int step = 0; step < 4; ++step) {
+                        wgmma_m64n56k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    }
                     wgmma_commit();
                     wgmma_wait<0>();
                     wgmma_pin(part);
@@ -327,7 +329,8 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                             d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
-                    stmatrix_x4(to + p * 2048, pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                    stmatrix_x4(to + p * 2048, pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]),
+                                pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
                 }
                 {
                     float d_s_v[4];

@@ -251,7 +251,8 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
                     tma_load_2d(base + s * 16384, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 128);
 
                     // <text>:48:13: copy [128, 128]
-                    tma_load_2d(base + s * 16384 + 65536, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 128);
+                    tma_load_2d(base + s * 16384 + 65536, &map_b, operands_full + 8 * operands_slot, ki * 128,
+                                ni * 128);
 
                     // <text>:51:13: copy [128, 1]
                     tma_load_2d(base + s * 512 + 196608, &map_sa, operands_full + 8 * operands_slot, mi * 128, ki);
@@ -292,7 +293,6 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
                     const u64 b_tile = wgmma_tile(base + 65536) + (u32)(s * 1024);
                     const float* const sb_at = sb + ki;
                     const float sb_i = ni * 128 / 128 < nb && ki < kb ? sb_at[ni * 128 / 128 * kb] : 0.0f;
-                    const float column_scale = sb_i;
                     float part[64];
                     float row_scale[2];
                     #pragma unroll
@@ -304,17 +304,19 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
                     wgmma_pin(part);
                     wgmma_begin();
                     #pragma unroll
-                    for (int step = 0; step < 4; ++step) wgmma_m64n128k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    for (int step = 0; step < 4; ++step) {
+                        wgmma_m64n128k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    }
                     wgmma_commit();
                     wgmma_wait<0>();
                     wgmma_pin(part);
                     if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                     #pragma unroll
                     for (int c = 0; c < 16; ++c) {
-                        const float f = row_scale[0] * column_scale;
+                        const float f = row_scale[0] * sb_i;
                         acc[c * 4] = __fmaf_rn(f, part[c * 4], acc[c * 4]);
                         acc[c * 4 + 1] = __fmaf_rn(f, part[c * 4 + 1], acc[c * 4 + 1]);
-                        const float f2 = row_scale[1] * column_scale;
+                        const float f2 = row_scale[1] * sb_i;
                         acc[c * 4 + 2] = __fmaf_rn(f2, part[c * 4 + 2], acc[c * 4 + 2]);
                         acc[c * 4 + 3] = __fmaf_rn(f2, part[c * 4 + 3], acc[c * 4 + 3]);
                     }

@@ -241,7 +241,8 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     tma_load_2d(base + s * 24576, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 192);
 
                     // <text>:48:13: copy [128, 128]
-                    tma_load_2d(base + s * 16384 + 98304, &map_b, operands_full + 8 * operands_slot, ki * 128, ni * 128);
+                    tma_load_2d(base + s * 16384 + 98304, &map_b, operands_full + 8 * operands_slot, ki * 128,
+                                ni * 128);
 
                     // <text>:51:13: copy [192, 1]
                     tma_load_2d(base + s * 768 + 212992, &map_sa, operands_full + 8 * operands_slot, mi * 192, ki);
@@ -282,7 +283,6 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     const u64 b_tile = wgmma_tile(base + 98304) + (u32)(s * 1024);
                     const float* const sb_at = sb + ki;
                     const float sb_i = ni * 128 / 128 < nb && ki < kb ? sb_at[ni * 128 / 128 * kb] : 0.0f;
-                    const float column_scale = sb_i;
                     float part[64];
                     float row_scale[2];
                     #pragma unroll
@@ -294,17 +294,19 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     wgmma_pin(part);
                     wgmma_begin();
                     #pragma unroll
-                    for (int step = 0; step < 4; ++step) wgmma_m64n128k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    for (int step = 0; step < 4; ++step) {
+                        wgmma_m64n128k32_e4m3(part, a_tile + step * 2, b_tile + step * 2, step != 0);
+                    }
                     wgmma_commit();
                     wgmma_wait<0>();
                     wgmma_pin(part);
                     if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                     #pragma unroll
                     for (int c = 0; c < 16; ++c) {
-                        const float f = row_scale[0] * column_scale;
+                        const float f = row_scale[0] * sb_i;
                         acc[c * 4] = __fmaf_rn(f, part[c * 4], acc[c * 4]);
                         acc[c * 4 + 1] = __fmaf_rn(f, part[c * 4 + 1], acc[c * 4 + 1]);
-                        const float f2 = row_scale[1] * column_scale;
+                        const float f2 = row_scale[1] * sb_i;
                         acc[c * 4 + 2] = __fmaf_rn(f2, part[c * 4 + 2], acc[c * 4 + 2]);
                         acc[c * 4 + 3] = __fmaf_rn(f2, part[c * 4 + 3], acc[c * 4 + 3]);
                     }
@@ -330,7 +332,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                             d_s_v[q * 2 + v] = acc[s * 2 + v];
                         }
                     }
-                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
+                    stmatrix_x4(to + p / 4 * 8192 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]),
+                                pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]),
+                                pack_bf16(d_s_v[6], d_s_v[7]));
                 }
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine

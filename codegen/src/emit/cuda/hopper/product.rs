@@ -147,7 +147,7 @@ impl Emitter<'_> {
         let registers = n / 2;
         let columns = scales.as_ref().map(|s| self.columns(&s[1], n));
         let held_columns = match (&scales, &columns) {
-            (Some(s), Some(c)) => Some(self.column_factors(&s[1], c, n)),
+            (Some(s), Some(c)) => Some(self.column_factors(&s[1], c, n, !release.is_empty())),
             _ => None,
         };
         let p = Product { unit, left, right, waves, steps: depth / unit.k(), registers };
@@ -274,6 +274,10 @@ impl Emitter<'_> {
                 self.line(format!("const float {name} = {text};"));
                 vec![name; 2]
             }
+            Columns::Pieces if !columns.is_empty() => vec![format!("{columns}[{}]", c.s); 2],
+            Columns::Each if !columns.is_empty() => (0..2)
+                .map(|e| format!("{columns}[{}]", Text::add(&Text::mul(&c, &Text::number(2)), &Text::number(e)).s))
+                .collect(),
             Columns::Pieces => {
                 let at = Text::mul(&c, &Text::number(8));
                 vec![self.named_factor(scale, &at); 2]

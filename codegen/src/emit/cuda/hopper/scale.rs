@@ -48,9 +48,21 @@ impl Emitter<'_> {
     /// The same with a name.
     pub fn named_factor(&mut self, scale: &GemmScale, at: &Text) -> String {
         let x = self.factor_at(scale, at);
+        if x.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return x.s;
+        }
         let name = self.names.declare("column_scale");
         self.line(format!("const float {name} = {};", x.s));
         name
+    }
+
+    /// True if a scale's body reads shared memory.
+    fn reads_shared(&self, scale: &GemmScale) -> bool {
+        let mut found = false;
+        walk(self.k, self.k.block(scale.body), &mut |_, op| {
+            found |= views(op).iter().any(|&v| self.layout(v).is_some());
+        });
+        found
     }
 
     fn body_mentions(&self, scale: &GemmScale) -> bool {
@@ -77,8 +89,9 @@ impl Emitter<'_> {
         name
     }
 
-    /// Factors of columns that are worked out in front of the products; the name of the scalar or array.
-    pub fn column_factors(&mut self, scale: &GemmScale, kind: &Columns, n: usize) -> String {
+    /// Factors of columns that are worked out in front of the products, with `early` those that are read from shared memory
+    /// too; the name of the scalar or array, empty for none.
+    pub fn column_factors(&mut self, scale: &GemmScale, kind: &Columns, n: usize, early: bool) -> String {
         match kind {
             Columns::One if self.k.block(scale.body).ops.is_empty() => self.val(scale.value).s,
             Columns::One => self.named_factor(scale, &Text::number(0)),
@@ -99,6 +112,22 @@ impl Emitter<'_> {
                 let at = format!("{0} == 0 ? 0 : min_of<int>({edge} + ({0} - 1) * {by}, {last})", q.s);
                 let x = self.factor_at(scale, &Text::name(at));
                 self.line(format!("{name}[{}] = {};", q.s, x.s));
+                self.close();
+                name
+            }
+            // What lies in a slot has to be read before the slot is released.
+            Columns::Pieces | Columns::Each if early && self.reads_shared(scale) => {
+                let count = if matches!(kind, Columns::Pieces) { n / 8 } else { n / 4 };
+                let name = self.names.declare("column_scale");
+                self.line(format!("float {name}[{count}];"));
+                self.line("#pragma unroll");
+                let c = self.open_with("c", |c| format!("for (int {c} = 0; {c} < {count}; ++{c})"));
+                let at = match kind {
+                    Columns::Pieces => format!("{} * 8", c.s),
+                    _ => format!("{0} / 2 * 8 + lane % 4 * 2 + {0} % 2", c.s),
+                };
+                let x = self.factor_at(scale, &Text::name(at));
+                self.line(format!("{name}[{}] = {};", c.s, x.s));
                 self.close();
                 name
             }
