@@ -18,6 +18,7 @@ pub mod host_tensor;
 pub mod ir;
 pub mod machine;
 pub mod pass;
+pub mod schedule;
 pub mod spec;
 pub mod target;
 pub mod tune;

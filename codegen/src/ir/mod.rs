@@ -16,6 +16,7 @@
 //! Nothing here checks anything; see `valid`. Nothing here runs anything; see `vm`.
 
 pub mod build;
+pub mod clone;
 pub mod dtype;
 pub mod effects;
 pub mod hash;
@@ -29,6 +30,7 @@ pub mod sched;
 pub mod span;
 
 pub use build::Builder;
+pub use clone::Cloner;
 pub use dtype::{DType, Literal};
 pub use index::{IxExpr, IxId, IxVar, IxVarId, IxVarKind, Sym, SymId, SymKind};
 pub use kernel::{

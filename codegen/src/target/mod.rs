@@ -32,6 +32,8 @@ pub struct Caps {
     pub shared_bytes_per_sm: usize,
     /// Native conversion from f32 to fp8.
     pub fp8_conversion: bool,
+    /// Matrix instructions of whole warp groups, with operands in shared memory, and a copy engine for tensors.
+    pub warp_group_matrix: bool,
 }
 
 impl Target {
@@ -67,8 +69,10 @@ impl Target {
                 resident_threads: 2048,
                 shared_bytes_per_sm: 164 * 1024,
                 fp8_conversion: false,
+                warp_group_matrix: false,
             }),
             Target::Sm90a | Target::Sm100a => Some(Caps {
+                warp_group_matrix: matches!(self, Target::Sm90a),
                 shared_bytes: 227 * 1024,
                 threads: 1024,
                 registers: 65536,

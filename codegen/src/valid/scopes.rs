@@ -38,6 +38,7 @@ pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
     w.scope.vars.extend(&k.block_ids);
     w.scope.vars.extend(k.cluster.iter().map(|c| c.rank));
     w.scope.vars.extend(k.roles.iter().filter_map(|r| r.instance));
+    w.scope.buffers.extend(k.rings.iter().flat_map(|r| &r.parts).flat_map(|p| &p.buffers));
     w.all = w.scope.clone();
     w.block(k.body);
     w.found
