@@ -6,6 +6,7 @@
 use crate::host_memory::HostMemory;
 use crate::ir::{DType, Literal, ParamId, SymId};
 use crate::spec::KernelDef;
+pub use crate::tensor_map::{L2Promotion, MapAxis, Swizzle, TensorMap, TensorMapSpec};
 use crate::tune::Config;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -164,6 +165,8 @@ pub enum SigArg {
     },
     /// A scalar parameter.
     Scalar(ParamId),
+    /// A tensor map, 128 bytes by value, aligned to 64 bytes.
+    TensorMap(TensorMapSpec),
 }
 
 /// A launch that was refused: which kernel and parameter, what was expected, what came, what to do.

@@ -21,6 +21,7 @@ pub mod pass;
 pub mod schedule;
 pub mod spec;
 pub mod target;
+pub mod tensor_map;
 pub mod tune;
 pub mod valid;
 pub mod vm;

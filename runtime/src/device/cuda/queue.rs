@@ -3,13 +3,13 @@
 //! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
 //! graph keeps its tensors and kernels alive itself, since it may replay at any time.
 
-use super::{Gpu, Loaded};
+use super::{Gpu, Loaded, maps};
 use crate::device::{Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
 use crate::launch::pack::Packed;
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
-use kiln_codegen::abi::{Arg, Memory};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, sys};
+use kiln_codegen::abi::{Arg, Memory, TensorMap};
 use kiln_codegen::bind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -58,32 +58,30 @@ impl Queue for CudaQueue {
         let (kernel, source) = (&loaded.compiled.scheduled, &loaded.compiled.source);
         let syms = bind::sym_values(kernel, &ready.bound.dims, &ready.args);
         let grid = ready.grid(kernel, &syms)?;
+        let blocks = source.launch_blocks(&grid, loaded.resident);
         if let Some(caps) = gpu.info.target.caps() {
-            bind::check_limits(ready.name(), &grid, source.threads, source.shared_bytes, &caps)?;
+            bind::check_limits(ready.name(), &blocks, source, &caps)?;
         }
         if grid.contains(&0) {
             return Ok(());
         }
-        let mut packed = Packed::new(&source.signature, &syms, ready)?;
+        gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
+        let encode = |map: &TensorMap, access| gpu.tensor_map(ready.name(), map, access);
+        let mut packed = Packed::new(&source.signature, kernel, &syms, ready, encode)?;
         let mut pointers = packed.pointers();
         // `check_limits` has bounded every extent by 2^31 - 1.
-        let extent = |axis: usize| grid.get(axis).copied().unwrap_or(1) as u32;
+        let blocks = blocks.map(|n| n as u32);
+        let mut attributes = maps::attributes(source);
+        let config = maps::config(source, blocks, self.stream.cu_stream(), &mut attributes);
         remember(gpu, ready.name());
-        gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
         // SAFETY: `pointers` has one live slot an argument of the entry, in the order and with at least the size of the
         // signature the source was emitted with; the driver copies the values before it returns. Tensors were bound,
         // so every address is inside a live allocation of this device, which outlives the launch because freeing
-        // waits for the device.
+        // waits for the device. `config` refers to `attributes`, which live across the call.
         unsafe {
-            result::launch_kernel(
-                loaded.function.cu_function(),
-                (extent(0), extent(1), extent(2)),
-                (source.threads as u32, 1, 1),
-                source.shared_bytes as u32,
-                self.stream.cu_stream(),
-                &mut pointers,
-            )
+            sys::cuLaunchKernelEx(&config, loaded.function.cu_function(), pointers.as_mut_ptr(), std::ptr::null_mut())
         }
+        .result()
         .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
         let mut capture = lock(&self.capture);
         match &mut *capture {
