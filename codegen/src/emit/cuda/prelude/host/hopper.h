@@ -3,7 +3,9 @@
 typedef u32 smem_ptr;
 struct alignas(64) TensorMap { u64 words[16]; };
 // A tensor map is no word: the argument is where the runner keeps it.
-template <> struct kiln_word<TensorMap> { static TensorMap get(u64 w) { return *(const TensorMap*)w; } };
+template <> struct kiln_word<TensorMap> {
+    __attribute__((KILN_PLAIN)) static TensorMap get(u64 w) { return *(const TensorMap*)w; }
+};
 
 template <class... A> __attribute__((KILN_PLAIN)) static inline u64 kiln_ask(u32 question, u32 place, A... a) {
     const u64 words[sizeof...(A) + 1] = {(u64)a...};
