@@ -1,10 +1,11 @@
-// d = a b^T in bf16, two tiles of 64 x 64 a block. One warp loads a ring of slots, four multiply and store.
+// d = a b^T in bf16, two tiles of 64 x 64 a block. One warp loads a ring of slots, four multiply and store; the others only
+// have registers to give.
 constexpr int BK = 128, BN = 64, STAGES = 3, TILES = 2;
 constexpr u32 A_BYTES = 64 * BK, B_BYTES = BN * BK, SHARE = A_BYTES / CLUSTER;
 constexpr u32 A_RING = 0, B_RING = STAGES * A_BYTES, STAGING = B_RING + STAGES * B_BYTES, BARRIERS = STAGING + 64 * BN * 2;
 constexpr u32 SLOT_BYTES = A_BYTES + B_BYTES;
 
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(384, 1)
 gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_d,
      int k_blocks) {
     extern __shared__ __align__(1024) u8 shared[];
