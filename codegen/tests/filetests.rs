@@ -6,7 +6,7 @@
 
 use kiln_codegen::diag::{Diagnostic, Severity};
 use kiln_codegen::ir::{hash, parse, print};
-use kiln_codegen::valid;
+use kiln_codegen::{machine, valid};
 use std::path::{Path, PathBuf};
 
 fn files(family: &str) -> Vec<PathBuf> {
@@ -147,16 +147,21 @@ fn word(d: &Diagnostic) -> &'static str {
     }
 }
 
-/// `docs/diagnostics.md` lists the verifier's codes; the table and the code that raises them must agree.
+/// `docs/diagnostics.md` lists the verifier's codes and the simulator's; the table and the code that raises them must agree.
 #[test]
 fn codes() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut out = String::from(
-        "# Diagnostics of the verifier\n\nGenerated from `codegen/src/valid/codes.rs` by `cargo test -p kiln-codegen` with `BLESS=1`.\n\n\
+        "# Diagnostics of the verifier and the simulated chip\n\nGenerated from `codegen/src/valid/codes.rs` and \
+         `codegen/src/machine/report.rs` by `cargo test -p kiln-codegen` with `BLESS=1`.\n\n\
          | code | what is wrong | what to do |\n|---|---|---|\n",
     );
     for c in valid::CODES {
         out += &format!("| {} | {} | {} |\n", c.code, c.meaning, c.advice);
+    }
+    out += "\n## The simulated chip\n\n| code | name | what is wrong | what to do |\n|---|---|---|---|\n";
+    for c in machine::Code::ALL {
+        out += &format!("| {} | {} | {} | {} |\n", c.id(), c.name(), c.meaning(), c.help().unwrap_or_default());
     }
     let mut raised: Vec<String> = vec![];
     for e in std::fs::read_dir(manifest.join("src/valid")).expect("the verifier has a folder") {

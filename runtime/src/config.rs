@@ -20,7 +20,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "KILN_DEVICE",
         default: "best",
-        meaning: "device that is used when none is named: best, cpu, null, sim:sm_80 or cuda:N",
+        meaning: "device that is used when none is named: best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N",
     },
     Variable {
         name: "KILN_DIR",

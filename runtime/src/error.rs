@@ -39,7 +39,9 @@ pub enum Error {
     },
 
     /// No device has this name.
-    #[error("no device is called `{name}`; expected best, cpu, null, sim:sm_80 or cuda:N (found here: {known})")]
+    #[error(
+        "no device is called `{name}`; expected best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N (found here: {known})"
+    )]
     UnknownDevice {
         /// Name that was asked for.
         name: String,

@@ -48,11 +48,45 @@ pub enum Code {
     ScheduleDependent,
     /// The text uses something this machine does not model.
     Unsupported,
+    /// A bulk copy or matrix instruction meets an ordinary write that no proxy fence made visible to it.
+    ProxyFence,
+    /// Shared memory is read with another swizzle than it was written with.
+    Swizzle,
+    /// A matrix descriptor that the hardware does not take.
+    Descriptor,
+    /// A tensor map that cannot be made, or is used with another number of coordinates.
+    TensorMap,
+    /// Bytes that a copy counts on an mbarrier and the bytes it expects do not agree.
+    TxBytes,
+    /// An mbarrier that is not set up, set up twice, or used before its set-up is known.
+    MbarrierInit,
+    /// More arrivals at an mbarrier than its phase needs.
+    MbarrierArrivals,
+    /// A phase of an mbarrier may end before a thread that waits for the one before sees that it ended.
+    MbarrierLapped,
+    /// An mbarrier's memory is used as data.
+    MbarrierTouched,
+    /// Accumulators are used while a matrix instruction has them.
+    AccumulatorInFlight,
+    /// Registers go from ordinary code to a matrix instruction without a fence.
+    WgmmaFence,
+    /// The warps of a warpgroup do not execute the same matrix instructions.
+    Warpgroup,
+    /// A number of registers that cannot be asked for.
+    Registers,
+    /// A block that the cluster does not have, or an address of the wrong block.
+    ClusterRank,
+    /// Arrivals and waits at the cluster's barrier do not alternate.
+    ClusterBarrier,
+    /// A block ends while another one may still reach it.
+    ExitedBlock,
+    /// A thread leaves while something it started still uses the block's memory or its registers.
+    LeftRunning,
 }
 
 impl Code {
     /// All codes.
-    pub const ALL: [Code; 19] = [
+    pub const ALL: [Code; 36] = [
         Code::RaceRead,
         Code::RaceWrite,
         Code::OverwriteBeforeConsumed,
@@ -72,6 +106,23 @@ impl Code {
         Code::SpinLimit,
         Code::ScheduleDependent,
         Code::Unsupported,
+        Code::ProxyFence,
+        Code::Swizzle,
+        Code::Descriptor,
+        Code::TensorMap,
+        Code::TxBytes,
+        Code::MbarrierInit,
+        Code::MbarrierArrivals,
+        Code::MbarrierLapped,
+        Code::MbarrierTouched,
+        Code::AccumulatorInFlight,
+        Code::WgmmaFence,
+        Code::Warpgroup,
+        Code::Registers,
+        Code::ClusterRank,
+        Code::ClusterBarrier,
+        Code::ExitedBlock,
+        Code::LeftRunning,
     ];
 
     /// Name in reports.
@@ -84,40 +135,134 @@ impl Code {
         self.text().0
     }
 
-    const fn text(self) -> (&'static str, &'static str) {
+    /// What is wrong, in one sentence.
+    pub const fn meaning(self) -> &'static str {
+        self.text().2
+    }
+
+    const fn text(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Code::RaceRead => ("S0801", "RACE_READ"),
-            Code::RaceWrite => ("S0802", "RACE_WRITE"),
-            Code::OverwriteBeforeConsumed => ("S0803", "OVERWRITE_BEFORE_CONSUMED"),
-            Code::ReadBeforeComplete => ("S0804", "READ_BEFORE_COMPLETE"),
-            Code::BlockRace => ("S0805", "BLOCK_RACE"),
-            Code::UninitShared => ("S0806", "UNINIT_SHARED"),
-            Code::UninitGlobal => ("S0807", "UNINIT_GLOBAL"),
-            Code::SharedRange => ("S0808", "SHARED_RANGE"),
-            Code::GlobalRange => ("S0809", "GLOBAL_RANGE"),
-            Code::GlobalReadonly => ("S0810", "GLOBAL_READONLY"),
-            Code::Misaligned => ("S0811", "MISALIGNED"),
-            Code::DivergentBarrier => ("S0812", "DIVERGENT_BARRIER"),
-            Code::DivergentWarp => ("S0813", "DIVERGENT_WARP"),
-            Code::ShuffleSource => ("S0814", "SHUFFLE_SOURCE"),
-            Code::BarrierCount => ("S0815", "BARRIER_COUNT"),
-            Code::Deadlock => ("S0816", "DEADLOCK"),
-            Code::SpinLimit => ("S0817", "SPIN_LIMIT"),
-            Code::ScheduleDependent => ("S0818", "SCHEDULE_DEPENDENT"),
-            Code::Unsupported => ("S0819", "UNSUPPORTED"),
+            Code::RaceRead => ("S0801", "RACE_READ", "a read that nothing orders after a write of another thread"),
+            Code::RaceWrite => ("S0802", "RACE_WRITE", "a write that nothing orders after another thread's write"),
+            Code::OverwriteBeforeConsumed => (
+                "S0803",
+                "OVERWRITE_BEFORE_CONSUMED",
+                "a write that nothing orders after another thread's read of the old value",
+            ),
+            Code::ReadBeforeComplete => {
+                ("S0804", "READ_BEFORE_COMPLETE", "a read of what an asynchronous copy has not been waited for")
+            }
+            Code::BlockRace => {
+                ("S0805", "BLOCK_RACE", "two blocks touch the same element of global memory, one of them writing")
+            }
+            Code::UninitShared => ("S0806", "UNINIT_SHARED", "a read of shared memory that nothing has written"),
+            Code::UninitGlobal => ("S0807", "UNINIT_GLOBAL", "a read of an output tensor before this launch wrote it"),
+            Code::SharedRange => ("S0808", "SHARED_RANGE", "an access outside the block's shared memory"),
+            Code::GlobalRange => (
+                "S0809",
+                "GLOBAL_RANGE",
+                "an access outside every tensor, or to a gap between the elements of a strided one",
+            ),
+            Code::GlobalReadonly => ("S0810", "GLOBAL_READONLY", "a write to an input tensor"),
+            Code::Misaligned => ("S0811", "MISALIGNED", "an address that is not a multiple of the access size"),
+            Code::DivergentBarrier => {
+                ("S0812", "DIVERGENT_BARRIER", "threads of one block at different barriers, or some of them gone")
+            }
+            Code::DivergentWarp => {
+                ("S0813", "DIVERGENT_WARP", "lanes of one warp at different warp-wide operations, or some of them gone")
+            }
+            Code::ShuffleSource => {
+                ("S0814", "SHUFFLE_SOURCE", "a shuffle that reads from a lane that takes no part in it")
+            }
+            Code::BarrierCount => (
+                "S0815",
+                "BARRIER_COUNT",
+                "a barrier whose participants disagree about its count, or an id or count that does not exist",
+            ),
+            Code::Deadlock => ("S0816", "DEADLOCK", "no thread can continue"),
+            Code::SpinLimit => ("S0817", "SPIN_LIMIT", "a thread went on for longer than any sane kernel"),
+            Code::ScheduleDependent => {
+                ("S0818", "SCHEDULE_DEPENDENT", "two schedules of the same launch gave different bytes")
+            }
+            Code::Unsupported => ("S0819", "UNSUPPORTED", "the text uses something this machine does not model"),
+            Code::ProxyFence => (
+                "S0820",
+                "PROXY_FENCE",
+                "a bulk copy or matrix instruction meets an ordinary write that no proxy fence made visible to it",
+            ),
+            Code::Swizzle => {
+                ("S0821", "SWIZZLE", "shared memory is read with another swizzle than it was written with")
+            }
+            Code::Descriptor => ("S0822", "DESCRIPTOR", "a matrix descriptor that the hardware does not take"),
+            Code::TensorMap => (
+                "S0823",
+                "TENSOR_MAP",
+                "a tensor map that cannot be made, or is used with another number of coordinates",
+            ),
+            Code::TxBytes => {
+                ("S0824", "TX_BYTES", "bytes that a copy counts on an mbarrier and the bytes it expects do not agree")
+            }
+            Code::MbarrierInit => (
+                "S0825",
+                "MBARRIER_INIT",
+                "an mbarrier that is not set up, set up twice, or used before its set-up is known",
+            ),
+            Code::MbarrierArrivals => {
+                ("S0826", "MBARRIER_ARRIVALS", "more arrivals at an mbarrier than its phase needs")
+            }
+            Code::MbarrierLapped => (
+                "S0827",
+                "MBARRIER_LAPPED",
+                "a phase of an mbarrier may end before a thread that waits for the one before sees that it ended",
+            ),
+            Code::MbarrierTouched => ("S0828", "MBARRIER_TOUCHED", "an mbarrier's memory is used as data"),
+            Code::AccumulatorInFlight => {
+                ("S0829", "ACCUMULATOR_IN_FLIGHT", "accumulators are used while a matrix instruction has them")
+            }
+            Code::WgmmaFence => {
+                ("S0830", "WGMMA_FENCE", "registers go from ordinary code to a matrix instruction without a fence")
+            }
+            Code::Warpgroup => {
+                ("S0831", "WARPGROUP", "the warps of a warpgroup do not execute the same matrix instructions")
+            }
+            Code::Registers => ("S0832", "REGISTERS", "a number of registers that cannot be asked for"),
+            Code::ClusterRank => {
+                ("S0833", "CLUSTER_RANK", "a block that the cluster does not have, or an address of the wrong block")
+            }
+            Code::ClusterBarrier => {
+                ("S0834", "CLUSTER_BARRIER", "arrivals and waits at the cluster's barrier do not alternate")
+            }
+            Code::ExitedBlock => ("S0835", "EXITED_BLOCK", "a block ends while another one may still reach it"),
+            Code::LeftRunning => (
+                "S0836",
+                "LEFT_RUNNING",
+                "a thread leaves while something it started still uses the block's memory or its registers",
+            ),
         }
     }
 
     /// What usually helps.
-    const fn help(self) -> Option<&'static str> {
+    pub const fn help(self) -> Option<&'static str> {
         match self {
             Code::RaceRead | Code::RaceWrite | Code::OverwriteBeforeConsumed => {
                 Some("put a barrier between the two accesses")
             }
-            Code::ReadBeforeComplete => {
-                Some("wait for the copy's group, then put a barrier before other threads read it")
-            }
+            Code::ReadBeforeComplete => Some(
+                "wait for the copy's group or mbarrier, then put a barrier before threads that did not wait read it",
+            ),
             Code::BlockRace => Some("let one block own each output element, or use an atomic operation"),
+            Code::ProxyFence => {
+                Some("write, `async_proxy_fence` by the writer, a barrier, then the copy or the product")
+            }
+            Code::Swizzle => Some("the tensor map and the descriptor must name the same swizzle"),
+            Code::TxBytes => Some("expect the bytes of whole boxes, of all copies to this barrier"),
+            Code::MbarrierInit => Some("set up, `mbar_init_fence`, then a barrier of the block or cluster"),
+            Code::MbarrierArrivals => Some("count who arrives in one phase, in all blocks"),
+            Code::MbarrierLapped => Some("let the next phase depend on an arrival of the waiting thread"),
+            Code::AccumulatorInFlight => Some("`wgmma_commit`, then `wgmma_wait`, before ordinary code uses them"),
+            Code::WgmmaFence => Some("call `wgmma_begin` before the first product"),
+            Code::ExitedBlock => Some("end with a barrier of the cluster"),
+            Code::LeftRunning => Some("wait before the end of the kernel"),
             Code::DivergentBarrier => Some("every thread of the block must reach the same barrier"),
             Code::UninitShared
             | Code::UninitGlobal
@@ -131,7 +276,14 @@ impl Code {
             | Code::Deadlock
             | Code::SpinLimit
             | Code::ScheduleDependent
-            | Code::Unsupported => None,
+            | Code::Unsupported
+            | Code::Descriptor
+            | Code::TensorMap
+            | Code::MbarrierTouched
+            | Code::Warpgroup
+            | Code::Registers
+            | Code::ClusterRank
+            | Code::ClusterBarrier => None,
         }
     }
 }

@@ -92,7 +92,7 @@ pub struct Device {
     options: RunOptions,
 }
 
-/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80` or `cuda:N`.
+/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80`, `sim:sm_90a` or `cuda:N`.
 ///
 /// # Errors
 /// An unknown name, or no driver or GPU behind it.
@@ -121,7 +121,7 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
                 None => {
                     return Err(Error::Unsupported {
                         what: format!("device `{name}`"),
-                        expected: "sim:sm_80".into(),
+                        expected: "sim:sm_80 or sim:sm_90a".into(),
                         got: "a target that is not simulated yet".into(),
                     });
                 }

@@ -74,7 +74,8 @@ fn mistakes_reach_the_caller() {
 fn unknown_names_list_what_is_here() {
     let e = kiln_runtime::open("tpu").expect_err("no such device");
     assert!(
-        e.to_string().starts_with("no device is called `tpu`; expected best, cpu, null, sim:sm_80 or cuda:N"),
+        e.to_string()
+            .starts_with("no device is called `tpu`; expected best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N"),
         "{e}"
     );
     assert_eq!(e.exit_code(), 2);

@@ -8,8 +8,14 @@ use kiln_codegen::target::Target;
 
 #[test]
 fn runs_a_launch() {
-    let device = kiln_runtime::open("sim:sm_80").expect("always there");
-    assert_eq!((device.name(), device.target()), ("sim:sm_80", Target::Sm80));
+    for (name, target) in [("sim:sm_80", Target::Sm80), ("sim:sm_90a", Target::Sm90a)] {
+        let device = kiln_runtime::open(name).expect("always there");
+        assert_eq!((device.name(), device.target()), (name, target));
+        runs_one(&device);
+    }
+}
+
+fn runs_one(device: &kiln_runtime::Device) {
     let x = HostTensor::from_f64(DType::F32, &[1000], &(0..1000).map(f64::from).collect::<Vec<_>>());
     let x = device.upload(&x).expect("fits");
     let y = device.zeros(DType::F32, &[1000]).expect("fits");
@@ -22,7 +28,7 @@ fn runs_a_launch() {
 
 #[test]
 fn other_targets_are_named() {
-    let e = kiln_runtime::open("sim:sm_90a").expect_err("not yet");
-    assert!(e.to_string().contains("expected sim:sm_80"), "{e}");
+    let e = kiln_runtime::open("sim:sm_100a").expect_err("not yet");
+    assert!(e.to_string().contains("expected sim:sm_80 or sim:sm_90a"), "{e}");
     assert_eq!(e.exit_code(), 2);
 }

@@ -66,7 +66,7 @@ impl Memory for SimMemory {
 /// Opens `sim:<target>`; `None` if the target cannot be simulated.
 pub(in crate::device) fn open(target: &str, settings: &Settings) -> Option<Sim> {
     // Newer targets follow with the instructions their text uses.
-    let target = Target::parse(target).filter(|&t| t == Target::Sm80)?;
+    let target = Target::parse(target).filter(|t| matches!(t, Target::Sm80 | Target::Sm90a))?;
     let cache = settings.cache_dirs.iter().find(|d| std::fs::create_dir_all(d).is_ok());
     let cache = cache.cloned().unwrap_or_else(std::env::temp_dir).join("sim");
     Some(Sim {
@@ -171,13 +171,6 @@ impl Queue for Sim {
         if extents.contains(&0) {
             return Ok(());
         }
-        if source.cluster_blocks() > 1 {
-            return Err(Error::Unsupported {
-                what: format!("{}: `{}`", self.name, ready.name()),
-                expected: "blocks without clusters".into(),
-                got: format!("clusters of {} blocks", source.cluster_blocks()),
-            });
-        }
         let grid = source.launch_blocks(&extents, RESIDENT).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         let args = source.signature.args.iter().map(|arg| {
             Ok(match arg {
@@ -197,6 +190,20 @@ impl Queue for Sim {
                     match (&kernel.param(spec.param).kind, ready.args.get(spec.param.0 as usize)) {
                         (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
                             let name = kernel.param(spec.param).name.clone();
+                            let own = view.memory.address().wrapping_add(view.offset_bytes as u64);
+                            let map = machine::TensorMap {
+                                address: map.address.wrapping_sub(own),
+                                element_bytes: map.dtype.bits() / 8,
+                                extents: map.extents,
+                                strides: map.strides_bytes,
+                                box_extents: map.boxes,
+                                swizzle: match map.swizzle {
+                                    abi::Swizzle::None => machine::Swizzle::None,
+                                    abi::Swizzle::B32 => machine::Swizzle::B32,
+                                    abi::Swizzle::B64 => machine::Swizzle::B64,
+                                    abi::Swizzle::B128 => machine::Swizzle::B128,
+                                },
+                            };
                             SimArg::TensorMap { name, access: *access, view: view.clone(), map }
                         }
                         _ => SimArg::Word(0),
@@ -205,7 +212,8 @@ impl Queue for Sim {
             })
         });
         let args = args.collect::<Result<Vec<SimArg>>>()?;
-        let shape = Shape { grid, threads: source.threads, shared_bytes: source.shared_bytes };
+        let cluster = source.cluster.map(|n| n.max(1));
+        let shape = Shape { grid, cluster, threads: source.threads, shared_bytes: source.shared_bytes };
         let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {
             return Ok(());

@@ -1,23 +1,24 @@
 //! The device `sim:<target>`: emitted text, compiled by the system's C++ compiler and run on a model of the chip.
 //!
-//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
-//! `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
+//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` and `hopper` are what the text calls;
+//! meaning and checks are in `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
 //! results must be equal. `unsafe` is confined to this folder: fibers, calls into the loaded object, and its call-backs.
 #![allow(unsafe_code, reason = "fibers and calls between Rust and compiled text")]
 
 mod build;
 mod device;
 mod fiber;
+mod hopper;
 mod table;
 
 pub use build::{HostCompiler, Program};
 pub(super) use device::open;
 
-use crate::launch::pack::OpaqueMap;
-use kiln_codegen::abi::{TensorMap, TensorView};
+use hopper::MapWords;
+use kiln_codegen::abi::TensorView;
 use kiln_codegen::ir::Access;
-use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, Timing};
-use std::collections::HashMap;
+use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, TensorMap, Timing};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 /// Why a text could not be run at all; defects of a text that runs are [`Findings`].
@@ -87,7 +88,9 @@ pub enum SimArg {
         /// The tensor.
         view: TensorView,
     },
-    /// A map of a tensor. Several maps of one tensor, and the tensor itself, share its name.
+    /// A scalar's bits, zero extended.
+    Word(u64),
+    /// A tensor map. Arguments with the same name are about the same tensor.
     TensorMap {
         /// Parameter's name.
         name: String,
@@ -95,27 +98,20 @@ pub enum SimArg {
         access: Access,
         /// The tensor.
         view: TensorView,
-        /// The map, with the tensor's own address.
+        /// Its boxes; the address is that of the first element relative to the tensor's first.
         map: TensorMap,
     },
-    /// A scalar's bits, zero extended.
-    Word(u64),
 }
 
-/// The tensors among arguments, each once, in order of first appearance.
-fn tensors(args: &[SimArg]) -> Vec<(&str, Access, &TensorView)> {
-    let mut all: Vec<(&str, Access, &TensorView)> = vec![];
-    for arg in args {
-        match arg {
+impl SimArg {
+    fn tensor(&self) -> Option<(&str, Access, &TensorView)> {
+        match self {
             SimArg::Tensor { name, access, view } | SimArg::TensorMap { name, access, view, .. } => {
-                if all.iter().all(|(known, ..)| known != name) {
-                    all.push((name, *access, view));
-                }
+                Some((name, *access, view))
             }
-            SimArg::Word(_) => {}
+            SimArg::Word(_) => None,
         }
     }
-    all
 }
 
 /// One way to explore a launch.
@@ -169,6 +165,8 @@ impl Exploration {
 pub struct Shape {
     /// Blocks along each axis.
     pub grid: [u32; 3],
+    /// Blocks of a cluster along each axis.
+    pub cluster: [u32; 3],
     /// Threads of a block.
     pub threads: usize,
     /// Bytes of shared memory of a block.
@@ -240,44 +238,51 @@ fn run_once(
     spin_limit: u64,
 ) -> Result<(Findings, Global), SimError> {
     let mut global = Global::default();
-    let mut bases = HashMap::new();
-    for (name, access, view) in tensors(args) {
-        let base = global.add(name, access, view).ok_or_else(|| SimError::Memory(name.into()))?;
-        bases.insert(name, base);
-    }
-    let base = |name: &String| bases.get(name.as_str()).copied().unwrap_or(0);
-    // The text takes a map from the address it is given, so the maps have to stay where they are.
-    let maps: Vec<OpaqueMap> = args
-        .iter()
-        .filter_map(|arg| match arg {
-            SimArg::TensorMap { name, view, map, .. } => {
-                let own = view.memory.address().wrapping_add(view.offset_bytes as u64);
-                let address = map.address.wrapping_sub(own).wrapping_add(base(name));
-                Some(OpaqueMap(TensorMap { address, ..map.clone() }.words()))
-            }
-            SimArg::Tensor { .. } | SimArg::Word(_) => None,
-        })
-        .collect();
-    let mut next_map = maps.iter();
-    let words: Vec<u64> = args
-        .iter()
-        .map(|arg| match arg {
+    let mut tensors: HashMap<&str, u64> = HashMap::new();
+    let mut maps: Vec<TensorMap> = vec![];
+    let mut map_words: Vec<Box<MapWords>> = vec![];
+    let mut words = Vec::with_capacity(args.len());
+    for arg in args {
+        let base = match arg.tensor() {
+            None => 0,
+            Some((name, access, view)) => match tensors.get(name) {
+                Some(&base) => base,
+                None => {
+                    let base = global.add(name, access, view).ok_or_else(|| SimError::Memory(name.into()))?;
+                    tensors.insert(name, base);
+                    base
+                }
+            },
+        };
+        words.push(match arg {
             SimArg::Word(w) => *w,
-            SimArg::Tensor { name, .. } => base(name),
-            SimArg::TensorMap { .. } => next_map.next().map_or(0, |m| std::ptr::from_ref(m) as u64),
-        })
-        .collect();
+            SimArg::Tensor { .. } => base,
+            SimArg::TensorMap { map, .. } => {
+                let mut words = Box::new(MapWords([0; 16]));
+                (words.0[0], words.0[1]) = (hopper::MAP, maps.len() as u64);
+                maps.push(TensorMap { address: base + map.address, ..map.clone() });
+                let address = std::ptr::from_ref(&*words) as u64;
+                map_words.push(words);
+                address
+            }
+        });
+    }
     let mut config = Config::nvidia(shape.threads, shape.shared_bytes, shape.grid);
+    config.cluster = shape.cluster;
     (config.policy, config.timing, config.seed, config.spin_limit) = (by.policy, by.timing, by.seed, spin_limit);
     let (attach, entry) = program.functions()?;
-    // SAFETY: the functions come from a program of this build's prelude, and the arity was checked.
-    let machine = unsafe { fiber::launch(config, global, attach, entry, &words) };
+    // SAFETY: the functions come from a program of this build's prelude, and the arity was checked; words that are addresses
+    // of tensor maps point into `map_words`, which lives on.
+    let machine = unsafe { fiber::launch(config, global, maps, attach, entry, &words) };
+    drop(map_words);
     Ok(machine.map_err(SimError::Stacks)?.finish())
 }
 
 /// Writes what a run wrote to the real tensors.
 fn store(args: &[SimArg], results: &[Written]) {
-    for ((_, _, view), result) in tensors(args).into_iter().zip(results) {
+    let mut seen = HashSet::new();
+    let tensors = args.iter().filter_map(SimArg::tensor).filter(|t| seen.insert(t.0)).map(|t| t.2);
+    for (view, result) in tensors.zip(results) {
         let (Some((bytes, written)), Some(memory)) = (result, view.memory.host()) else { continue };
         let mut at = 0;
         while at < bytes.len() {
