@@ -13,7 +13,7 @@ mod loops;
 mod matrix;
 mod names;
 mod pipeline;
-mod prelude;
+pub mod prelude;
 
 use self::expr::Text;
 use self::names::Names;

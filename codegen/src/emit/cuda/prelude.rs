@@ -1,5 +1,7 @@
 //! The device prelude: one snippet a topic, included as text by what uses it.
 
+pub mod wgmma;
+
 use crate::target::Caps;
 use std::collections::BTreeSet;
 
@@ -44,21 +46,78 @@ pub enum Snippet {
     Widen,
     /// Fragments of bytes.
     Fragments,
+    /// One lane for a warp.
+    Warp,
+    /// Shared memory by address.
+    Shared,
+    /// Barriers of some warps.
+    NamedBarrier,
+    /// Blocks that run together.
+    Cluster,
+    /// Barriers in shared memory.
+    Mbarrier,
+    /// Shared memory as bulk copies and matrix instructions see it.
+    Proxy,
+    /// Tensor maps.
+    TensorMap,
+    /// Bulk copies to shared memory.
+    TmaLoad,
+    /// Bulk copies from shared memory.
+    TmaStore,
+    /// Products of a warpgroup.
+    Wgmma,
+    /// Registers that move between warpgroups.
+    Registers,
+    /// Launches that overlap.
+    GridOrder,
+    /// Fragments to shared memory.
+    Stmatrix,
+    /// Single read-only global loads.
+    GlobalLoad,
+}
+
+impl Snippet {
+    /// What stands before this one.
+    fn needs(self) -> &'static [Snippet] {
+        match self {
+            Snippet::ReduceNarrow => &[Snippet::Bf16, Snippet::F16, Snippet::Reduce],
+            Snippet::Scan => &[Snippet::Reduce],
+            Snippet::Fragments => &[Snippet::Widen],
+            Snippet::TmaLoad | Snippet::TmaStore => &[Snippet::Shared, Snippet::TensorMap],
+            Snippet::Cluster | Snippet::Mbarrier | Snippet::Wgmma | Snippet::Stmatrix => &[Snippet::Shared],
+            Snippet::Types
+            | Snippet::Memory
+            | Snippet::Global
+            | Snippet::Bf16
+            | Snippet::F16
+            | Snippet::Fp8
+            | Snippet::E8m0
+            | Snippet::Integer
+            | Snippet::Cast
+            | Snippet::Index
+            | Snippet::MinMax
+            | Snippet::Reduce
+            | Snippet::AsyncCopy
+            | Snippet::E2m1
+            | Snippet::Matrix
+            | Snippet::Widen
+            | Snippet::Warp
+            | Snippet::Shared
+            | Snippet::NamedBarrier
+            | Snippet::Proxy
+            | Snippet::TensorMap
+            | Snippet::Registers
+            | Snippet::GridOrder
+            | Snippet::GlobalLoad => &[],
+        }
+    }
 }
 
 /// Text of the snippets and of what they need.
 pub fn text(used: &BTreeSet<Snippet>, caps: &Caps) -> String {
     let mut all = used.clone();
     all.insert(Snippet::Types);
-    if all.contains(&Snippet::ReduceNarrow) {
-        all.extend([Snippet::Bf16, Snippet::F16, Snippet::Reduce]);
-    }
-    if all.contains(&Snippet::Scan) {
-        all.insert(Snippet::Reduce);
-    }
-    if all.contains(&Snippet::Fragments) {
-        all.insert(Snippet::Widen);
-    }
+    all.extend(used.iter().flat_map(|s| s.needs()));
     let parts: Vec<&str> = all.iter().map(|s| source(*s, caps)).collect();
     parts.join("\n")
 }
@@ -86,5 +145,19 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Widen if caps.fp8_conversion => include_str!("prelude/device/widen.cuh"),
         Snippet::Widen => include_str!("prelude/device/widen_integer.cuh"),
         Snippet::Fragments => include_str!("prelude/device/fragments.cuh"),
+        Snippet::Warp => include_str!("prelude/device/warp.cuh"),
+        Snippet::Shared => include_str!("prelude/device/shared.cuh"),
+        Snippet::NamedBarrier => include_str!("prelude/device/named_barrier.cuh"),
+        Snippet::Cluster => include_str!("prelude/device/cluster.cuh"),
+        Snippet::Mbarrier => include_str!("prelude/device/mbarrier.cuh"),
+        Snippet::Proxy => include_str!("prelude/device/proxy.cuh"),
+        Snippet::TensorMap => include_str!("prelude/device/tensor_map.cuh"),
+        Snippet::TmaLoad => include_str!("prelude/device/tma_load.cuh"),
+        Snippet::TmaStore => include_str!("prelude/device/tma_store.cuh"),
+        Snippet::Wgmma => include_str!("prelude/device/wgmma.cuh"),
+        Snippet::Registers => include_str!("prelude/device/registers.cuh"),
+        Snippet::GridOrder => include_str!("prelude/device/grid_order.cuh"),
+        Snippet::Stmatrix => include_str!("prelude/device/stmatrix.cuh"),
+        Snippet::GlobalLoad => include_str!("prelude/device/global_load.cuh"),
     }
 }
