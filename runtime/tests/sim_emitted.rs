@@ -102,7 +102,7 @@ fn simulate(text: &str, built: &Built, syms: &[i64], args: &[Arg]) -> Findings {
     if grid.contains(&0) {
         return Findings::default();
     }
-    let shape = Shape { grid, threads: source.threads, shared_bytes: source.shared_bytes };
+    let shape = Shape { grid, cluster: [1; 3], threads: source.threads, shared_bytes: source.shared_bytes };
     run(&program, shape, &sim_args, &Exploration::new(3)).unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -108,20 +108,21 @@ fn mutated(kernel: &str, from: &str, to: &str) -> (Findings, bool) {
         y = tensor(&[0.0; 3]);
         want = (0..3).map(|r| (0..n).map(|i| (r * n + i) as f32).sum()).collect::<Vec<f32>>();
         args = vec![input("x", &x), output("y", &y), SimArg::Word(n as u64)];
-        (shape, entry) = (Shape { grid: [3, 1, 1], threads: 64, shared_bytes: 8 }, "row_sum");
+        (shape, entry) = (Shape { grid: [3, 1, 1], cluster: [1; 3], threads: 64, shared_bytes: 8 }, "row_sum");
     } else if kernel == TRANSPOSE {
         x = tensor(&(0..2048).map(|i| i as f32).collect::<Vec<_>>());
         y = tensor(&[0.0; 2048]);
         want = (0..2048).map(|i| (i / 1024 * 1024 + i % 32 * 32 + i % 1024 / 32) as f32).collect();
         args = vec![input("x", &x), output("y", &y)];
-        (shape, entry) = (Shape { grid: [1, 1, 1], threads: 128, shared_bytes: 4 * 33 * 32 }, "transpose");
+        (shape, entry) =
+            (Shape { grid: [1, 1, 1], cluster: [1; 3], threads: 128, shared_bytes: 4 * 33 * 32 }, "transpose");
     } else {
         let steps = 5;
         x = tensor(&(0..steps * 256).map(|i| (i % 97) as f32).collect::<Vec<_>>());
         y = tensor(&[0.0; 256]);
         want = (0..256).map(|i| (0..steps).map(|k| ((k * 256 + (63 - i / 4) * 4 + i % 4) % 97) as f32).sum()).collect();
         args = vec![input("x", &x), output("y", &y), SimArg::Word(steps as u64)];
-        (shape, entry) = (Shape { grid: [1, 1, 1], threads: 64, shared_bytes: 2048 }, "pipeline");
+        (shape, entry) = (Shape { grid: [1, 1, 1], cluster: [1; 3], threads: 64, shared_bytes: 2048 }, "pipeline");
     }
     let findings = execute(&text, entry, shape, &args);
     let right = values(&y) == want;
@@ -167,7 +168,7 @@ fn matrices_multiply() {
     };
     let (fa, fb) = (|i: usize| (i % 13) as f32 - 6.0, |i: usize| (i % 7) as f32 - 3.0);
     let (a, b, c) = (narrow(256, &fa), narrow(128, &fb), tensor(&[0.0; 128]));
-    let shape = Shape { grid: [1, 1, 1], threads: 32, shared_bytes: 768 };
+    let shape = Shape { grid: [1, 1, 1], cluster: [1; 3], threads: 32, shared_bytes: 768 };
     let findings = execute(PRODUCT, "product", shape, &[input("a", &a), input("b", &b), output("c", &c)]);
     assert!(findings.is_empty(), "{:#?}", findings.list());
     let want: Vec<f32> = (0..128).map(|i| (0..16).map(|k| fa(i / 8 * 16 + k) * fb(k * 8 + i % 8)).sum()).collect();

@@ -31,8 +31,8 @@ pub trait SharedBytes: std::fmt::Debug {
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Byte of shared memory.
-    Shared(usize),
+    /// Block of the cluster, byte of its shared memory.
+    Shared(usize, usize),
     /// Byte of a tensor.
     Tensor(usize, usize),
 }
@@ -100,6 +100,16 @@ impl Shared {
     /// Records an access.
     pub fn touch(&mut self, what: Use, offset: usize, bytes: usize, now: Access, clock: &Clock) -> Option<Conflict> {
         self.shadow.access(what, offset, bytes, now, clock)
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.bytes.address()
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        self.bytes.read(offset, out);
     }
 
     /// Copies bytes in.
@@ -197,6 +207,23 @@ impl Global {
             return refuse(Code::GlobalReadonly, format!("tensor `{}`, which is an input", t.name));
         }
         Ok((i, offset))
+    }
+
+    /// Tensor and byte of a run of whole elements that a bulk copy moves, or why it may not.
+    pub fn locate_run(&self, address: u64, bytes: usize, what: Use) -> Result<(usize, usize), Refusal> {
+        let first = self.locate(address, 1, what)?;
+        let (tensor, last) = self.locate(address + bytes as u64 - 1, 1, what)?;
+        if tensor == first.0 && last == first.1 + bytes - 1 {
+            return Ok(first);
+        }
+        let text = format!("{bytes} bytes at address {address:#x}, which are not in one tensor");
+        Err(Refusal { code: Code::GlobalRange, text, wild: false })
+    }
+
+    /// Copies bytes in.
+    pub fn write(&mut self, (tensor, offset): (usize, usize), bytes: &[u8]) {
+        let t = &mut self.tensors[tensor];
+        t.own.write(t.start + offset, bytes);
     }
 
     /// Records an access.

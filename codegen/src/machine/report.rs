@@ -48,11 +48,45 @@ pub enum Code {
     ScheduleDependent,
     /// The text uses something this machine does not model.
     Unsupported,
+    /// A bulk copy or matrix instruction meets an ordinary write that no proxy fence made visible to it.
+    ProxyFence,
+    /// Shared memory is read with another swizzle than it was written with.
+    Swizzle,
+    /// A matrix descriptor that the hardware does not take.
+    Descriptor,
+    /// A tensor map that cannot be made, or is used with another number of coordinates.
+    TensorMap,
+    /// Bytes that a copy counts on an mbarrier and the bytes it expects do not agree.
+    TxBytes,
+    /// An mbarrier that is not set up, set up twice, or used before its set-up is known.
+    MbarrierInit,
+    /// More arrivals at an mbarrier than its phase needs.
+    MbarrierArrivals,
+    /// A phase of an mbarrier may end before a thread that waits for the one before sees that it ended.
+    MbarrierLapped,
+    /// An mbarrier's memory is used as data.
+    MbarrierTouched,
+    /// Accumulators are used while a matrix instruction has them.
+    AccumulatorInFlight,
+    /// Registers go from ordinary code to a matrix instruction without a fence.
+    WgmmaFence,
+    /// The warps of a warpgroup do not execute the same matrix instructions.
+    Warpgroup,
+    /// A number of registers that cannot be asked for.
+    Registers,
+    /// A block that the cluster does not have, or an address of the wrong block.
+    ClusterRank,
+    /// Arrivals and waits at the cluster's barrier do not alternate.
+    ClusterBarrier,
+    /// A block ends while another one may still reach it.
+    ExitedBlock,
+    /// A thread leaves while something it started still uses the block's memory or its registers.
+    LeftRunning,
 }
 
 impl Code {
     /// All codes.
-    pub const ALL: [Code; 19] = [
+    pub const ALL: [Code; 36] = [
         Code::RaceRead,
         Code::RaceWrite,
         Code::OverwriteBeforeConsumed,
@@ -72,6 +106,23 @@ impl Code {
         Code::SpinLimit,
         Code::ScheduleDependent,
         Code::Unsupported,
+        Code::ProxyFence,
+        Code::Swizzle,
+        Code::Descriptor,
+        Code::TensorMap,
+        Code::TxBytes,
+        Code::MbarrierInit,
+        Code::MbarrierArrivals,
+        Code::MbarrierLapped,
+        Code::MbarrierTouched,
+        Code::AccumulatorInFlight,
+        Code::WgmmaFence,
+        Code::Warpgroup,
+        Code::Registers,
+        Code::ClusterRank,
+        Code::ClusterBarrier,
+        Code::ExitedBlock,
+        Code::LeftRunning,
     ];
 
     /// Name in reports.
@@ -105,6 +156,23 @@ impl Code {
             Code::SpinLimit => ("S0817", "SPIN_LIMIT"),
             Code::ScheduleDependent => ("S0818", "SCHEDULE_DEPENDENT"),
             Code::Unsupported => ("S0819", "UNSUPPORTED"),
+            Code::ProxyFence => ("S0820", "PROXY_FENCE"),
+            Code::Swizzle => ("S0821", "SWIZZLE"),
+            Code::Descriptor => ("S0822", "DESCRIPTOR"),
+            Code::TensorMap => ("S0823", "TENSOR_MAP"),
+            Code::TxBytes => ("S0824", "TX_BYTES"),
+            Code::MbarrierInit => ("S0825", "MBARRIER_INIT"),
+            Code::MbarrierArrivals => ("S0826", "MBARRIER_ARRIVALS"),
+            Code::MbarrierLapped => ("S0827", "MBARRIER_LAPPED"),
+            Code::MbarrierTouched => ("S0828", "MBARRIER_TOUCHED"),
+            Code::AccumulatorInFlight => ("S0829", "ACCUMULATOR_IN_FLIGHT"),
+            Code::WgmmaFence => ("S0830", "WGMMA_FENCE"),
+            Code::Warpgroup => ("S0831", "WARPGROUP"),
+            Code::Registers => ("S0832", "REGISTERS"),
+            Code::ClusterRank => ("S0833", "CLUSTER_RANK"),
+            Code::ClusterBarrier => ("S0834", "CLUSTER_BARRIER"),
+            Code::ExitedBlock => ("S0835", "EXITED_BLOCK"),
+            Code::LeftRunning => ("S0836", "LEFT_RUNNING"),
         }
     }
 
@@ -114,10 +182,22 @@ impl Code {
             Code::RaceRead | Code::RaceWrite | Code::OverwriteBeforeConsumed => {
                 Some("put a barrier between the two accesses")
             }
-            Code::ReadBeforeComplete => {
-                Some("wait for the copy's group, then put a barrier before other threads read it")
-            }
+            Code::ReadBeforeComplete => Some(
+                "wait for the copy's group or mbarrier, then put a barrier before threads that did not wait read it",
+            ),
             Code::BlockRace => Some("let one block own each output element, or use an atomic operation"),
+            Code::ProxyFence => {
+                Some("write, `async_proxy_fence` by the writer, a barrier, then the copy or the product")
+            }
+            Code::Swizzle => Some("the tensor map and the descriptor must name the same swizzle"),
+            Code::TxBytes => Some("expect the bytes of whole boxes, of all copies to this barrier"),
+            Code::MbarrierInit => Some("set up, `mbar_init_fence`, then a barrier of the block or cluster"),
+            Code::MbarrierArrivals => Some("count who arrives in one phase, in all blocks"),
+            Code::MbarrierLapped => Some("let the next phase depend on an arrival of the waiting thread"),
+            Code::AccumulatorInFlight => Some("`wgmma_commit`, then `wgmma_wait`, before ordinary code uses them"),
+            Code::WgmmaFence => Some("call `wgmma_begin` before the first product"),
+            Code::ExitedBlock => Some("end with a barrier of the cluster"),
+            Code::LeftRunning => Some("wait before the end of the kernel"),
             Code::DivergentBarrier => Some("every thread of the block must reach the same barrier"),
             Code::UninitShared
             | Code::UninitGlobal
@@ -131,7 +211,14 @@ impl Code {
             | Code::Deadlock
             | Code::SpinLimit
             | Code::ScheduleDependent
-            | Code::Unsupported => None,
+            | Code::Unsupported
+            | Code::Descriptor
+            | Code::TensorMap
+            | Code::MbarrierTouched
+            | Code::Warpgroup
+            | Code::Registers
+            | Code::ClusterRank
+            | Code::ClusterBarrier => None,
         }
     }
 }

@@ -13,16 +13,65 @@ pub struct Access {
     pub actor: Actor,
     /// When, in the actor's time; 0 means no access.
     pub time: u32,
-    /// Block it ran in; times of different blocks cannot be compared.
+    /// Cluster of blocks it ran in; times of different clusters cannot be compared.
     pub block: u32,
     /// Line of the emitted text.
     pub line: u32,
     /// Part of an indivisible operation.
     pub atomic: bool,
+    /// How memory is reached.
+    pub way: Way,
+}
+
+/// How an access reaches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As loads and stores do.
+    Generic,
+    /// Through the async proxy: bulk copies and operands of matrix instructions, with a swizzle if they have one.
+    Async(Option<Swizzle>),
+}
+
+/// Permutation of the 16-byte pieces within a span: bits 4 and up of the address are changed by bits 7 and up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Swizzle {
+    /// None.
+    None,
+    /// Over 32 bytes.
+    B32,
+    /// Over 64 bytes.
+    B64,
+    /// Over 128 bytes.
+    B128,
+}
+
+impl Swizzle {
+    /// Bytes of the span; 16 without a swizzle.
+    pub fn span(self) -> usize {
+        match self {
+            Swizzle::None => 16,
+            Swizzle::B32 => 32,
+            Swizzle::B64 => 64,
+            Swizzle::B128 => 128,
+        }
+    }
+    /// Where the byte that would lie at `address` lies.
+    pub fn apply(self, address: usize) -> usize {
+        address ^ ((address >> 7) & (self.span() / 16 - 1)) << 4
+    }
+}
+
+impl std::fmt::Display for Swizzle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Swizzle::None => f.write_str("no swizzle"),
+            Swizzle::B32 | Swizzle::B64 | Swizzle::B128 => write!(f, "a {}-byte swizzle", self.span()),
+        }
+    }
 }
 
 impl Access {
-    const NONE: Access = Access { actor: 0, time: 0, block: 0, line: 0, atomic: false };
+    const NONE: Access = Access { actor: 0, time: 0, block: 0, line: 0, atomic: false, way: Way::Generic };
 }
 
 /// What an access does.
@@ -58,6 +107,10 @@ pub enum ConflictKind {
     WriteAfterWrite,
     /// Write, unordered after a read.
     WriteAfterRead,
+    /// Through the async proxy, ordered after an ordinary write that is not visible to it.
+    Unfenced,
+    /// Read with another swizzle than it was written with.
+    Swizzle,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +139,16 @@ impl Cell {
         } else if !ordered(&self.write) {
             let kind = if what == Use::Read { ConflictKind::ReadAfterWrite } else { ConflictKind::WriteAfterWrite };
             note(kind, self.write);
+        } else if let Way::Async(swizzle) = now.way {
+            match self.write.way {
+                Way::Generic if self.write.time > 0 && !clock.fenced(self.write.actor, self.write.time) => {
+                    note(ConflictKind::Unfenced, self.write);
+                }
+                Way::Async(Some(written)) if what == Use::Read && swizzle.is_some_and(|s| s != written) => {
+                    note(ConflictKind::Swizzle, self.write);
+                }
+                Way::Generic | Way::Async(_) => {}
+            }
         }
         match what {
             Use::Read => {
@@ -207,7 +270,7 @@ mod tests {
     use std::rc::Rc;
 
     fn at(c: &Clock, line: u32) -> Access {
-        Access { actor: c.actor(), time: c.now(), block: 0, line, atomic: false }
+        Access { actor: c.actor(), time: c.now(), block: 0, line, atomic: false, way: Way::Generic }
     }
 
     fn clocks(n: u16) -> Vec<Clock> {

@@ -1,6 +1,6 @@
 //! Warp-wide operations: a rendezvous of the lanes named by a mask, then one result a lane.
 
-use super::{Clock, Code, Flow, Machine, State, site};
+use super::{Clock, Code, Flow, Machine, Place, Product, State, Use, site};
 use crate::formats;
 use crate::ir::DType;
 
@@ -52,6 +52,26 @@ pub enum WarpOp {
     /// `mma` of a 16 x 16 by a 16 x 8 matrix of this 16-bit format, with fragments as PTX lays them out: each element is
     /// one chain of fused multiply-adds in ascending k, from the accumulator. Four words of A, two of B, four of C.
     Multiply(DType),
+    /// True in one lane.
+    Elect,
+    /// `stmatrix` of so many 8 x 8 matrices of 16-bit elements: lane `8 m + r` brings the address of row `r` of matrix `m`, and
+    /// each lane what `ldmatrix` would give it.
+    StoreMatrix(u32),
+    /// Orders registers and the matrix instructions of the warpgroup that follow.
+    WgmmaBegin,
+    /// A matrix instruction of the warpgroup; see [`Machine::wgmma`].
+    Product(Product),
+    /// Closes a group of those.
+    WgmmaCommit,
+    /// Waits until at most so many groups are under way; [`Machine::wgmma_results`] gives accumulators back.
+    WgmmaWait(u32),
+    /// Asks for this number of registers; [`Machine::registers_take`] waits for them.
+    Registers {
+        /// How many a thread.
+        count: u32,
+        /// To take some, not to give some back.
+        grow: bool,
+    },
 }
 
 /// How a shuffle finds its source lane from its last operand.
@@ -84,9 +104,9 @@ impl Machine {
     /// A warp-wide operation of the lanes in `mask`. The results are in [`Machine::result`] afterwards.
     pub fn warp(&mut self, op: WarpOp, mask: u32, operands: &[u32], line: u32) -> Flow {
         self.count(line);
-        let (t, size) = (self.current, self.config.warp);
-        let (w, lane) = (t / size, t % size);
-        let lanes = (self.threads.len() - w * size).min(size);
+        let t = self.current;
+        let (w, lane) = (self.warp_of(t), self.lane_of(t));
+        let lanes = self.lanes(w).len();
         let present = u32::MAX >> (32 - lanes);
         // Lanes beyond the block do not exist; naming them is how a full mask is written.
         let mask = mask & present;
@@ -131,9 +151,9 @@ impl Machine {
 
     /// All lanes have arrived: they meet, get their results and become ready.
     fn close(&mut self, w: usize, g: Gather) {
-        let first = w * self.config.warp;
+        let first = self.lanes(w).start;
         let members = |i: usize| g.arrived & (1 << i) != 0;
-        let lanes = self.config.warp.min(self.threads.len() - first);
+        let lanes = self.lanes(w).len();
         Clock::meet(
             self.threads[first..first + lanes]
                 .iter_mut()
@@ -141,11 +161,32 @@ impl Machine {
                 .filter(|(i, _)| members(*i))
                 .map(|(_, t)| &mut t.clock),
         );
+        match g.op {
+            WarpOp::StoreMatrix(matrices) => self.store_matrices(first, &g, matrices),
+            WarpOp::WgmmaBegin => self.wgmma_begin(w),
+            WarpOp::Product(product) => self.product(w, product, &g.operands, g.line),
+            WarpOp::WgmmaCommit => self.wgmma_commit(w),
+            WarpOp::WgmmaWait(pending) => self.wgmma_wait(w, pending),
+            WarpOp::Registers { count, grow } => self.registers_asked(w, count, grow, g.line),
+            WarpOp::Sync
+            | WarpOp::Shuffle { .. }
+            | WarpOp::Vote(_)
+            | WarpOp::Matrix { .. }
+            | WarpOp::Multiply(_)
+            | WarpOp::Elect => {}
+        }
         let ballot = (0..lanes).filter(|&i| members(i) && g.operands[i][0] != 0).fold(0u32, |b, i| b | 1 << i);
         for lane in (0..lanes).filter(|&i| members(i)) {
             let words = g.operands[lane];
             let result = match g.op {
-                WarpOp::Sync => [0; 4],
+                WarpOp::Sync
+                | WarpOp::StoreMatrix(_)
+                | WarpOp::WgmmaBegin
+                | WarpOp::Product(_)
+                | WarpOp::WgmmaCommit
+                | WarpOp::WgmmaWait(_)
+                | WarpOp::Registers { .. } => [0; 4],
+                WarpOp::Elect => [(lane == self.warps[w].leader) as u32, 0, 0, 0],
                 WarpOp::Matrix { transposed } => matrix(&g.operands, lane, transposed),
                 WarpOp::Multiply(format) => multiply(&g.operands, lane, format),
                 WarpOp::Vote(Vote::Any) => [(ballot != 0) as u32, 0, 0, 0],
@@ -169,20 +210,34 @@ impl Machine {
         }
     }
 
+    /// Writes the rows of 8 x 8 matrices.
+    fn store_matrices(&mut self, first: usize, g: &Gather, matrices: u32) {
+        for lane in 0..8 * matrices as usize {
+            if g.arrived >> lane & 1 == 0 {
+                continue;
+            }
+            let Some((rank, at)) = self.locate_own(g.operands[lane][0], 16, 16, "`stmatrix`", g.line) else { continue };
+            let now = self.stamp_of(first + lane, g.line, false);
+            let _ = self.touch(Use::Write, Place::Shared(rank, at), 16, now);
+            let row: Vec<u8> = (0..4).flat_map(|i| g.operands[lane % 8 * 4 + i][1 + lane / 8].to_le_bytes()).collect();
+            self.shared[rank].write(at, &row);
+        }
+    }
+
     /// A rendezvous that waits for lanes that left the kernel is reported and closed without them.
     pub(super) fn release_diverged_warp(&mut self) -> bool {
-        let size = self.config.warp;
         for w in 0..self.warps.len() {
+            let first_lane = self.lanes(w).start;
             for at in 0..self.warps[w].gathers.len() {
                 let g = &self.warps[w].gathers[at];
                 let missing = g.mask & !g.arrived;
                 let gone = |lane: usize| {
-                    let state = self.threads.get(w * size + lane).map(|t| t.state);
+                    let state = self.threads.get(first_lane + lane).map(|t| t.state);
                     state == Some(State::Exited)
                 };
                 if (0..32).all(|lane| missing & (1 << lane) == 0 || gone(lane)) {
                     let (line, first) = (g.line, missing.trailing_zeros() as usize);
-                    let who = self.who(w * size + first);
+                    let who = self.who(first_lane + first);
                     self.findings.report(Code::DivergentWarp, line, 0, || {
                         format!("a warp-wide operation waits for {who}, which has left the kernel")
                     });

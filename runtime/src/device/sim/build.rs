@@ -1,6 +1,7 @@
 //! From emitted text to a loaded library: the host prelude in front, the system's C++ compiler, a cache of objects by
 //! content hash.
 
+use kiln_codegen::emit::cuda::prelude::wgmma::Wgmma;
 use libloading::Library;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
@@ -18,10 +19,11 @@ macro_rules! prelude {
 }
 
 /// What stands before every text.
-const PRELUDE: [&str; 2] = [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h")];
+const PRELUDE: [&str; 3] =
+    [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h"), prelude!("host" / "hopper.h")];
 
 /// Snippets of the device prelude that hold inline PTX, and what takes their place. All others run as they are.
-const REPLACED: [(&str, &str); 9] = [
+const REPLACED: [(&str, &str); 23] = [
     (prelude!("device" / "memory.cuh"), prelude!("host" / "memory.cuh")),
     (prelude!("device" / "global.cuh"), prelude!("host" / "global.cuh")),
     (prelude!("device" / "bf16.cuh"), prelude!("host" / "bf16.cuh")),
@@ -31,6 +33,20 @@ const REPLACED: [(&str, &str); 9] = [
     (prelude!("device" / "async_copy.cuh"), prelude!("host" / "async_copy.cuh")),
     (prelude!("device" / "widen.cuh"), prelude!("host" / "widen.cuh")),
     (prelude!("device" / "widen_integer.cuh"), prelude!("host" / "widen.cuh")),
+    (prelude!("device" / "shared.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "warp.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "named_barrier.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "cluster.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "mbarrier.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "proxy.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "tensor_map.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "tma_load.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "tma_store.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "wgmma.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "registers.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "grid_order.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "stmatrix.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "global_load.cuh"), prelude!("host" / "hopper.cuh")),
 ];
 
 /// Contraction is off and overflow wraps, as on the device. The thread sanitizer's instrumentation announces accesses;
@@ -153,10 +169,30 @@ impl HostCompiler {
 
 /// What the compiler sees; the text's own lines keep their numbers.
 fn host_text(text: &str, entry: &str) -> String {
-    let mut swaps: Vec<(usize, usize, &str)> = REPLACED
+    let mut swaps: Vec<(usize, usize, String)> = REPLACED
         .iter()
-        .filter_map(|(device, host)| text.find(device).map(|at| (at, at + device.len(), *host)))
+        .filter_map(|(device, host)| text.find(device).map(|at| (at, at + device.len(), host.to_string())))
         .collect();
+    // Matrix instructions, one function a shape.
+    for (at, _) in text.match_indices("DEV void wgmma_m64n") {
+        let name = text[at..].split('(').next().and_then(|head| head.split_whitespace().last());
+        if let Some(w) = name.and_then(Wgmma::parse)
+            && let device = w.device()
+            && text[at..].starts_with(&device)
+        {
+            swaps.push((at, at + device.len(), w.host()));
+        }
+    }
+    // Each block has its own shared memory, so its name is not that of an array.
+    for (at, head) in text.match_indices("extern __shared__ ") {
+        if let Some(end) = text[at..].find(';')
+            && let Some(name) = text[at..at + end].trim_end().strip_suffix("[]")
+            && let Some((before, name)) = name.rsplit_once(' ')
+        {
+            let ty = before[head.len()..].rsplit(')').next().unwrap_or_default().trim();
+            swaps.push((at, at + end + 1, format!("#define {name} (({ty}*)kiln_shared())")));
+        }
+    }
     swaps.sort_unstable();
     let mut out = PRELUDE.concat();
     out += "\n#line 1 \"kernel\"\n";

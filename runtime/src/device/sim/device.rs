@@ -62,7 +62,7 @@ impl Memory for SimMemory {
 /// Opens `sim:<target>`; `None` if the target cannot be simulated.
 pub(in crate::device) fn open(target: &str, settings: &Settings) -> Option<Sim> {
     // Newer targets follow with the instructions their text uses.
-    let target = Target::parse(target).filter(|&t| t == Target::Sm80)?;
+    let target = Target::parse(target).filter(|t| matches!(t, Target::Sm80 | Target::Sm90a))?;
     let cache = settings.cache_dirs.iter().find(|d| std::fs::create_dir_all(d).is_ok());
     let cache = cache.cloned().unwrap_or_else(std::env::temp_dir).join("sim");
     Some(Sim {
@@ -189,7 +189,7 @@ impl Queue for Sim {
                 },
             })
             .collect();
-        let shape = Shape { grid, threads: source.threads, shared_bytes: source.shared_bytes };
+        let shape = Shape { grid, cluster: [1; 3], threads: source.threads, shared_bytes: source.shared_bytes };
         let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {
             return Ok(());

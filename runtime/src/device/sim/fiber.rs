@@ -6,7 +6,7 @@
 use super::table::{TABLE, Table};
 use corosensei::stack::{DefaultStack, Stack};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use kiln_codegen::machine::{Config, Global, Machine, Next, SharedBytes};
+use kiln_codegen::machine::{Config, Global, Machine, Next, SharedBytes, TensorMap};
 use std::cell::Cell;
 use std::ptr;
 
@@ -23,6 +23,8 @@ pub struct Lane {
     grid: [u32; 3],
     stack: u64,
     stack_bytes: u64,
+    shared: *mut u8,
+    rank: u32,
 }
 
 /// Layout of `kiln_thread_t`: what a text keeps for each OS thread.
@@ -30,8 +32,6 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct TextThread {
     lane: *mut *const Lane,
-    shared: *mut u8,
-    shared_bytes: u64,
 }
 
 /// `kiln_attach`: takes the table, gives this OS thread's part of the text.
@@ -68,34 +68,56 @@ pub fn give_way() {
     unsafe { (*run).yielder = yielder };
 }
 
-/// The text's array of shared memory on this OS thread.
+/// The unit in which a block's shared memory is allocated, and its alignment.
+#[repr(C, align(1024))]
+#[derive(Clone, Debug)]
+struct Piece([u8; 1024]);
+
+/// Pieces of a block's shared memory, with room for accesses past its end.
+const PIECES: usize = 256;
+
+/// Shared memory of a block. The text reaches it through pointers, so there are no references to it.
 #[derive(Debug)]
 struct TextShared {
-    at: *mut u8,
-    capacity: usize,
+    at: *mut [Piece],
+}
+
+impl TextShared {
+    fn new() -> Self {
+        TextShared { at: Box::into_raw(vec![Piece([0; 1024]); PIECES].into_boxed_slice()) }
+    }
+    fn bytes(&self) -> *mut u8 {
+        self.at.cast()
+    }
+}
+
+impl Drop for TextShared {
+    fn drop(&mut self) {
+        // SAFETY: it came from `Box::into_raw`, and what runs the text has ended.
+        drop(unsafe { Box::from_raw(self.at) });
+    }
 }
 
 impl SharedBytes for TextShared {
     fn address(&self) -> u64 {
-        self.at as u64
+        self.bytes() as u64
     }
     fn capacity(&self) -> usize {
-        self.capacity
+        PIECES * size_of::<Piece>()
     }
     fn read(&self, offset: usize, out: &mut [u8]) {
-        assert!(offset + out.len() <= self.capacity, "read outside shared memory");
-        // SAFETY: the text's array has `capacity` bytes and lives as long as the text and this OS thread; the range was
-        // checked, and no reference to those bytes exists anywhere.
-        unsafe { ptr::copy_nonoverlapping(self.at.add(offset), out.as_mut_ptr(), out.len()) };
+        assert!(offset + out.len() <= self.capacity(), "read outside shared memory");
+        // SAFETY: the allocation has `capacity` bytes; the range was checked, and no reference to those bytes exists anywhere.
+        unsafe { ptr::copy_nonoverlapping(self.bytes().add(offset), out.as_mut_ptr(), out.len()) };
     }
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.capacity, "write outside shared memory");
+        assert!(offset + bytes.len() <= self.capacity(), "write outside shared memory");
         // SAFETY: as in `read`.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.bytes().add(offset), bytes.len()) };
     }
 }
 
-/// Runs all blocks of a launch, and gives the machine back.
+/// Runs all clusters of a launch, with these tensor maps, and gives the machine back.
 ///
 /// # Safety
 /// `attach` and `entry` belong to a loaded text that was compiled with the host prelude of this build, and `words` has as
@@ -103,49 +125,64 @@ impl SharedBytes for TextShared {
 pub unsafe fn launch(
     config: Config,
     global: Global,
+    maps: Vec<TensorMap>,
     attach: Attach,
     entry: Entry,
     words: &[u64],
 ) -> std::io::Result<Machine> {
-    let mut text = TextThread { lane: ptr::null_mut(), shared: ptr::null_mut(), shared_bytes: 0 };
+    let mut text = TextThread { lane: ptr::null_mut() };
     // SAFETY: the caller vouches for `attach`, which fills in the structure.
     unsafe { attach(&TABLE, &mut text) };
-    let shared = TextShared { at: text.shared, capacity: text.shared_bytes as usize };
-    if config.shared_bytes > shared.capacity {
-        return Err(std::io::Error::other(format!("no block has {} bytes of shared memory", config.shared_bytes)));
+    let size: usize = config.cluster.iter().map(|&c| c as usize).product();
+    let refuse = |text: String| Err(std::io::Error::other(text));
+    if config.shared_bytes > PIECES * size_of::<Piece>() {
+        return refuse(format!("no block has {} bytes of shared memory", config.shared_bytes));
     }
-    let machine = Machine::new(config.clone(), global, Box::new(shared));
-    let blocks: u64 = config.grid.iter().map(|&g| g as u64).product();
+    if size == 0 || (0..3).any(|i| !config.grid[i].is_multiple_of(config.cluster[i])) {
+        return refuse(format!("clusters of {:?} blocks do not divide a grid of {:?}", config.cluster, config.grid));
+    }
+    if size > 1 && !config.threads.is_multiple_of(config.warp) {
+        return refuse(format!("blocks of a cluster have whole warps, not {} threads", config.threads));
+    }
+    let blocks: Vec<TextShared> = (0..size).map(|_| TextShared::new()).collect();
+    let shared: Vec<*mut u8> = blocks.iter().map(TextShared::bytes).collect();
+    let boxed = blocks.into_iter().map(|b| Box::new(b) as Box<dyn SharedBytes>).collect();
+    let mut machine = Machine::new(config.clone(), global, boxed);
+    for map in maps {
+        machine.add_map(map);
+    }
+    let (clusters, count) = (machine.clusters(), machine.cluster_threads());
     let run = Box::into_raw(Box::new(Run { machine, yielder: ptr::null() }));
     let slot = text.lane;
     let before = RUN.replace(run);
     let mut stacks: Vec<DefaultStack> = Vec::new();
     let words = words.as_ptr();
     let mut failed = None;
-    'blocks: for block in 0..blocks {
+    'clusters: for cluster in 0..clusters {
         // SAFETY: no fiber runs now, so this is the only reference.
-        let index = unsafe {
-            (*run).machine.begin_block(block as u32);
-            (*run).machine.block_index()
-        };
-        let mut lanes = Vec::with_capacity(config.threads);
-        let mut fibers = Vec::with_capacity(config.threads);
-        for t in 0..config.threads {
+        unsafe { (*run).machine.begin_cluster(cluster as u32) };
+        let mut lanes = Vec::with_capacity(count);
+        let mut fibers = Vec::with_capacity(count);
+        for t in 0..count {
             let stack = match stacks.pop().map_or_else(|| DefaultStack::new(STACK_BYTES), Ok) {
                 Ok(stack) => stack,
                 Err(e) => {
                     failed = Some(e);
-                    break 'blocks;
+                    break 'clusters;
                 }
             };
             let (top, bottom) = (stack.base().get() as u64, stack.limit().get() as u64);
+            // SAFETY: no fiber runs now, so this is the only reference.
+            let (rank, block) = unsafe { ((*run).machine.rank_of(t), (*run).machine.block_index(t)) };
             lanes.push(Lane {
-                thread: [t as u32, 0, 0],
-                block: index,
+                thread: [(t % config.threads) as u32, 0, 0],
+                block,
                 block_dim: [config.threads as u32, 1, 1],
                 grid: config.grid,
                 stack: bottom,
                 stack_bytes: top - bottom,
+                shared: shared[rank],
+                rank: rank as u32,
             });
             fibers.push(Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
                 // SAFETY: `run` outlives all fibers of the launch, and no reference to it lives while a fiber runs.
@@ -158,7 +195,7 @@ pub unsafe fn launch(
             // SAFETY: no fiber runs now, so this is the only reference.
             match unsafe { (*run).machine.choose_next() } {
                 Next::Run(t) => {
-                    // SAFETY: the slot is a thread-local of the loaded text on this OS thread; `lanes` outlives the block.
+                    // SAFETY: the slot is a thread-local of the loaded text on this OS thread; `lanes` outlives the cluster.
                     unsafe { *slot = &lanes[t] };
                     if let CoroutineResult::Return(()) = fibers[t].resume(()) {
                         // SAFETY: the fiber has ended, so this is the only reference.
@@ -172,7 +209,7 @@ pub unsafe fn launch(
                         // hold only plain values while they give way, so nothing is lost by not unwinding.
                         unsafe { fiber.force_reset() };
                     }
-                    break 'blocks;
+                    break 'clusters;
                 }
             }
         }

@@ -1,21 +1,24 @@
 //! The device `sim:<target>`: emitted text, compiled by the system's C++ compiler and run on a model of the chip.
 //!
-//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` is what the text calls; meaning and checks are in
-//! `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
+//! `device` is the backend, `build` compiles and loads, `fiber` runs threads, `table` and `hopper` are what the text calls;
+//! meaning and checks are in `kiln_codegen::machine`. A launch is run several times from the same memory, each time with another schedule; the
 //! results must be equal. `unsafe` is confined to this folder: fibers, calls into the loaded object, and its call-backs.
 #![allow(unsafe_code, reason = "fibers and calls between Rust and compiled text")]
 
 mod build;
 mod device;
 mod fiber;
+mod hopper;
 mod table;
 
 pub use build::{HostCompiler, Program};
 pub(super) use device::open;
 
+use hopper::MapWords;
 use kiln_codegen::abi::TensorView;
 use kiln_codegen::ir::Access;
-use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, Timing};
+use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, TensorMap, Timing};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 /// Why a text could not be run at all; defects of a text that runs are [`Findings`].
@@ -87,6 +90,28 @@ pub enum SimArg {
     },
     /// A scalar's bits, zero extended.
     Word(u64),
+    /// A tensor map. Arguments with the same name are about the same tensor.
+    TensorMap {
+        /// Parameter's name.
+        name: String,
+        /// How the kernel may use it.
+        access: Access,
+        /// The tensor.
+        view: TensorView,
+        /// Its boxes; the address is that of the first element relative to the tensor's first.
+        map: TensorMap,
+    },
+}
+
+impl SimArg {
+    fn tensor(&self) -> Option<(&str, Access, &TensorView)> {
+        match self {
+            SimArg::Tensor { name, access, view } | SimArg::TensorMap { name, access, view, .. } => {
+                Some((name, *access, view))
+            }
+            SimArg::Word(_) => None,
+        }
+    }
 }
 
 /// One way to explore a launch.
@@ -140,6 +165,8 @@ impl Exploration {
 pub struct Shape {
     /// Blocks along each axis.
     pub grid: [u32; 3],
+    /// Blocks of a cluster along each axis.
+    pub cluster: [u32; 3],
     /// Threads of a block.
     pub threads: usize,
     /// Bytes of shared memory of a block.
@@ -211,29 +238,50 @@ fn run_once(
     spin_limit: u64,
 ) -> Result<(Findings, Global), SimError> {
     let mut global = Global::default();
+    let mut tensors: HashMap<&str, u64> = HashMap::new();
+    let mut maps: Vec<TensorMap> = vec![];
+    let mut map_words: Vec<Box<MapWords>> = vec![];
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
+        let base = match arg.tensor() {
+            None => 0,
+            Some((name, access, view)) => match tensors.get(name) {
+                Some(&base) => base,
+                None => {
+                    let base = global.add(name, access, view).ok_or_else(|| SimError::Memory(name.into()))?;
+                    tensors.insert(name, base);
+                    base
+                }
+            },
+        };
         words.push(match arg {
             SimArg::Word(w) => *w,
-            SimArg::Tensor { name, access, view } => {
-                global.add(name, *access, view).ok_or_else(|| SimError::Memory(name.clone()))?
+            SimArg::Tensor { .. } => base,
+            SimArg::TensorMap { map, .. } => {
+                let mut words = Box::new(MapWords([0; 16]));
+                (words.0[0], words.0[1]) = (hopper::MAP, maps.len() as u64);
+                maps.push(TensorMap { address: base + map.address, ..map.clone() });
+                let address = std::ptr::from_ref(&*words) as u64;
+                map_words.push(words);
+                address
             }
         });
     }
     let mut config = Config::nvidia(shape.threads, shape.shared_bytes, shape.grid);
+    config.cluster = shape.cluster;
     (config.policy, config.timing, config.seed, config.spin_limit) = (by.policy, by.timing, by.seed, spin_limit);
     let (attach, entry) = program.functions()?;
-    // SAFETY: the functions come from a program of this build's prelude, and the arity was checked.
-    let machine = unsafe { fiber::launch(config, global, attach, entry, &words) };
+    // SAFETY: the functions come from a program of this build's prelude, and the arity was checked; words that are addresses
+    // of tensor maps point into `map_words`, which lives on.
+    let machine = unsafe { fiber::launch(config, global, maps, attach, entry, &words) };
+    drop(map_words);
     Ok(machine.map_err(SimError::Stacks)?.finish())
 }
 
 /// Writes what a run wrote to the real tensors.
 fn store(args: &[SimArg], results: &[Written]) {
-    let tensors = args.iter().filter_map(|a| match a {
-        SimArg::Tensor { view, .. } => Some(view),
-        SimArg::Word(_) => None,
-    });
+    let mut seen = HashSet::new();
+    let tensors = args.iter().filter_map(SimArg::tensor).filter(|t| seen.insert(t.0)).map(|t| t.2);
     for (view, result) in tensors.zip(results) {
         let (Some((bytes, written)), Some(memory)) = (result, view.memory.host()) else { continue };
         let mut at = 0;

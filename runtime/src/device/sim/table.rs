@@ -3,7 +3,7 @@
 //! Each function acts for the thread whose fiber is running. None of them unwinds, and none keeps a reference to the
 //! machine while its fiber gives way.
 
-use super::fiber;
+use super::{fiber, hopper};
 use kiln_codegen::formats;
 use kiln_codegen::ir::DType;
 use kiln_codegen::machine::{Code, Flow, Shuffle, Use, Verdict, Vote, WarpOp};
@@ -24,11 +24,27 @@ pub struct Table {
     math2: extern "C" fn(u32, f32, f32) -> f32,
     encode: extern "C" fn(u32, f32) -> u32,
     decode: extern "C" fn(u32, u32) -> f32,
+    ask: extern "C" fn(u32, *const u64, u32, u32) -> u64,
+    wgmma: extern "C" fn(*mut f32, u32, u32, u64, u64, u64, u32, u32),
 }
 
 /// The table.
-pub static TABLE: Table =
-    Table { version: 1, access, spin, barrier, warp, copy_async, copy_commit, copy_wait, math, math2, encode, decode };
+pub static TABLE: Table = Table {
+    version: 2,
+    access,
+    spin,
+    barrier,
+    warp,
+    copy_async,
+    copy_commit,
+    copy_wait,
+    math,
+    math2,
+    encode,
+    decode,
+    ask: hopper::ask,
+    wgmma: hopper::wgmma,
+};
 
 extern "C" fn access(address: u64, bytes: u32, what: u32, place: u32) {
     let what = match what {

@@ -8,7 +8,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
-// The block's shared memory is aligned enough where it is defined.
+// The block's shared memory is aligned enough where it is.
 #define __align__(n)
 #undef __restrict__
 #define __restrict__

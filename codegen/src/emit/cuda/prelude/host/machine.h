@@ -32,6 +32,9 @@ struct kiln_dim3 { u32 x, y, z; };
 struct kiln_lane_t {
     kiln_dim3 thread, block, block_dim, grid;
     u64 stack, stack_bytes;
+    // The block's shared memory, and its rank in the cluster.
+    u8* shared;
+    u32 rank;
 };
 struct kiln_table_t {
     u64 version;
@@ -48,22 +51,23 @@ struct kiln_table_t {
     float (*math2)(u32 function, float x, float y);
     u32 (*encode)(u32 format, float x);
     float (*decode)(u32 format, u32 bits);
+    // Everything that only newer targets have.
+    u64 (*ask)(u32 question, const u64* words, u32 count, u32 place);
+    void (*wgmma)(float* d, u32 count, u32 mode, u64 a0, u64 a1, u64 b, u32 add, u32 place);
 };
-struct kiln_thread_t { const kiln_lane_t** lane; u8* shared; u64 shared_bytes; };
+struct kiln_thread_t { const kiln_lane_t** lane; };
 
 extern "C" const u8 __ehdr_start[], _end[];
 static const kiln_table_t* kiln;
 static __thread const kiln_lane_t* kiln_lane;
-// A block's shared memory, with room for accesses past its end.
-enum { KILN_SHARED_BYTES = 256 * 1024 };
-alignas(1024) __thread u8 shared[KILN_SHARED_BYTES];
+
+// Takes the place of a text's declaration of its shared memory.
+__attribute__((const)) static KILN_CALL u8* kiln_shared() { return kiln_lane->shared; }
 
 extern "C" __attribute__((visibility("default"), KILN_PLAIN))
 void kiln_attach(const kiln_table_t* table, kiln_thread_t* thread) {
     kiln = table;
     thread->lane = &kiln_lane;
-    thread->shared = shared;
-    thread->shared_bytes = KILN_SHARED_BYTES;
 }
 
 enum { KILN_READ = 0, KILN_WRITE = 1, KILN_ATOMIC = 2 };

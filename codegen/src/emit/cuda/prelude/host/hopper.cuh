@@ -1,0 +1,1 @@
+// These are the machine's own (`hopper.h`).
