@@ -248,7 +248,7 @@ pub fn padding(kernel: &Kernel, buffer: crate::ir::BufferId) -> Option<(i64, i64
     let b = kernel.buffer(buffer);
     let m = b.memory.as_ref()?;
     let rank = b.extents.len();
-    if rank < 2 || b.space == Space::Var {
+    if rank < 2 || b.space == Space::Var || m.panel.is_some() {
         return None;
     }
     let (row, pitch) = (b.extents[rank - 1] as i64, m.strides[rank - 2] as i64);

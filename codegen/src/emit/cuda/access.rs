@@ -4,8 +4,8 @@ use super::Emitter;
 use super::expr::{Text, literal, memory_type};
 use super::prelude::Snippet;
 use crate::ir::{
-    Access, Base, Buffer, BufferId, DType, Gather, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, Space, ValueId,
-    ViewId,
+    Access, Base, Buffer, BufferId, DType, Gather, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, SchedOp, Space,
+    ValueId, ViewId,
 };
 use crate::pass::access::{Stride, in_range, strides};
 use crate::pass::distribute::constant_index;
@@ -46,7 +46,11 @@ pub fn narrow_tiles(k: &Kernel) -> BTreeSet<BufferId> {
             if widened(k, *value).is_none() {
                 tiles.remove(&b);
             }
-        } else if let Op::Reduce { dst, .. } | Op::Scan { dst, .. } | Op::Gemm { acc: dst, .. } = &node.op {
+        } else if let Op::Reduce { dst, .. }
+        | Op::Scan { dst, .. }
+        | Op::Gemm { acc: dst, .. }
+        | Op::Sched(SchedOp::Wgmma { acc: dst, .. }) = &node.op
+        {
             tiles.remove(dst);
         }
     }
@@ -119,6 +123,7 @@ impl Emitter<'_> {
         let ty = memory_type(v.dtype);
         let (name, constant, stored) = match v.base {
             Base::Param(p) => {
+                self.frame.used_params.insert(p);
                 let (constant, dtype) = match &self.k.param(p).kind {
                     ParamKind::Tensor { dtype, access, .. } => (*access == Access::In, *dtype),
                     ParamKind::Scalar { dtype, .. } => (true, *dtype),
@@ -126,11 +131,19 @@ impl Emitter<'_> {
                 };
                 (self.params[p.0 as usize].clone(), constant, dtype)
             }
-            Base::Buffer(b) => (self.buffer(b), false, self.k.buffer(b).dtype),
+            Base::Buffer(b) => {
+                if self.k.buffer(b).memory.is_some() {
+                    self.frame.used_shared.insert(b);
+                }
+                (self.buffer(b), false, self.k.buffer(b).dtype)
+            }
         };
         let ty = if constant { format!("const {ty}") } else { ty.to_string() };
         let name = if stored == v.dtype { name } else { format!("(({ty}*){name})") };
 
+        if let Some(place) = self.swizzled_place(view, index, &name) {
+            return place;
+        }
         let row = self.lookup(view, index);
 
         // Terms that are the same for all iterations go into a pointer in front of the loop.
@@ -238,7 +251,7 @@ impl Emitter<'_> {
     }
 
     /// Splits an index into what is added up in it.
-    fn terms(&self, id: IxId, negative: bool, stride: Option<Stride>, out: &mut Vec<(bool, IxId, Option<Stride>)>) {
+    pub fn terms(&self, id: IxId, negative: bool, stride: Option<Stride>, out: &mut Vec<(bool, IxId, Option<Stride>)>) {
         match self.k.ix_expr(id) {
             IxExpr::Add(a, b) => {
                 self.terms(a, negative, stride, out);

@@ -296,7 +296,10 @@ impl Emitter<'_> {
             Op::Atomic { result, op, view, index, value } => self.atomic(id, *result, *op, *view, index, *value),
 
             Op::Alloc { buffer } => self.alloc(*buffer),
-            Op::Fill { .. } => self.unsupported(id, "an unexpanded fill", "run the passes first"),
+            Op::Fill { dst, value } => match self.register_tile(*dst) {
+                Some(tile) => self.fill_registers(tile, *value),
+                None => self.unsupported(id, "an unexpanded fill", "run the passes first"),
+            },
             Op::Copy { .. } => self.unsupported(id, "an unexpanded copy", "run the passes first"),
             Op::Parallel { vars, extents, body, distribution } => {
                 self.comment(span, &format!("parallel {extents:?}"));
@@ -369,6 +372,10 @@ impl Emitter<'_> {
                 let (l, h) = (self.ix(*lo), self.ix(*hi));
                 let ty = self.index_type();
                 let head = |n: &str| format!("for ({ty} {n} = {}; {n} < {}; ++{n})", l.s, h.s);
+                if self.role.is_some() && self.element.is_none() {
+                    let count = k.unroll.get(var).copied().unwrap_or(1);
+                    self.line(format!("#pragma unroll {count}"));
+                }
                 let name = self.open_with(&k.ix_var(*var).name, head);
                 self.index.insert(*var, name);
                 self.block(*body);
@@ -463,6 +470,15 @@ impl Emitter<'_> {
             (_, None) => {}
         }
         self.buffers.insert(buffer, name);
+    }
+
+    fn fill_registers(&mut self, tile: crate::ir::BufferId, value: ValueId) {
+        self.ensure(tile);
+        let (name, x) = (self.buffer(tile), self.val(value));
+        let b = self.k.buffer(tile);
+        let count = b.distribution.as_ref().map_or(1, |d| d.registers(&b.extents).max(1));
+        self.line("#pragma unroll");
+        self.line(format!("for (int i = 0; i < {count}; ++i) {name}[i] = {};", x.s));
     }
 
     /// Declares the destination of a collective if nothing allocated it.

@@ -71,6 +71,10 @@ impl Text {
         }
         Text::of(format!("{} * {}", a.at(MUL), b.at(UNARY)), MUL)
     }
+    /// Quotient of something that is never negative.
+    pub fn over(a: &Text, by: usize) -> Text {
+        if by == 1 { a.clone() } else { Text::of(format!("{} / {by}", a.at(MUL)), MUL) }
+    }
     fn binary(a: &Text, op: &str, b: &Text, prec: u8) -> Text {
         Text::of(format!("{} {op} {}", a.at(prec), b.at(prec + 1)), prec)
     }

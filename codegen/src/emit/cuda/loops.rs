@@ -26,20 +26,22 @@ pub struct Element {
     /// Only one thread of those that do the same work may write.
     pub owner: Option<Text>,
     /// Register tiles the body writes.
-    stored: HashSet<BufferId>,
+    pub stored: HashSet<BufferId>,
     /// Wide loads: array that holds the elements.
     arrays: HashMap<OpId, String>,
     /// Wide stores: array that collects the elements, and whether it holds them as f32.
-    collect: HashMap<OpId, (String, bool)>,
+    pub collect: HashMap<OpId, (String, bool)>,
+    /// Where in those arrays the elements of this iteration start.
+    pub collect_from: Text,
     /// Loads done once for all lanes.
     once: HashMap<OpId, Text>,
-    round: Text,
-    step: Text,
+    pub round: Text,
+    pub step: Text,
     lane: Text,
-    steps: usize,
-    vec: usize,
-    inner: usize,
-    threads: usize,
+    pub steps: usize,
+    pub vec: usize,
+    pub inner: usize,
+    pub threads: usize,
 }
 
 impl Element {
@@ -57,6 +59,7 @@ impl Element {
             stored: HashSet::new(),
             arrays: HashMap::new(),
             collect: HashMap::new(),
+            collect_from: Text::number(0),
             once: HashMap::new(),
             round: Text::number(0),
             step: Text::number(0),
@@ -113,6 +116,10 @@ impl Emitter<'_> {
     /// Prints a loop over elements.
     pub fn element_loop(&mut self, l: &ElementLoop<'_>) {
         let k = self.k;
+        if let Some(s) = self.matrix_store(l) {
+            self.store_pieces(l, &s);
+            return;
+        }
         self.phase += 1;
         let (d, rank) = (&l.distribution, l.extents.len());
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
@@ -237,7 +244,7 @@ impl Emitter<'_> {
 
     /// Declares the index variables of a loop over a matrix unit's accumulator; returns what has to hold for an element
     /// to exist.
-    fn decode_fragment(&mut self, f: &Fragment, l: &ElementLoop<'_>, round: &Text, step: &Text) -> Vec<Text> {
+    pub fn decode_fragment(&mut self, f: &Fragment, l: &ElementLoop<'_>, round: &Text, step: &Text) -> Vec<Text> {
         self.used_warp = true;
         let [row0, column0] = self.share_start(f);
         let ([m, n], ty) = ([l.extents[0], l.extents[1]], self.index_type());
@@ -245,7 +252,8 @@ impl Emitter<'_> {
             true => Text::number(0),
             false => Text::name(format!("{} % 2 * 8", step.s)),
         };
-        let row = [Text::mul(round, &Text::number(16)), half, Text::name("lane / 4")];
+        let apart = if f.interleaved { 16 * f.warps[0] } else { 16 };
+        let row = [Text::mul(round, &Text::number(apart as i64)), half, Text::name("lane / 4")];
         let row = row.iter().fold(row0, |s, p| Text::add(&s, p));
         let piece = match f.atoms[1] {
             1 => Text::number(0),
@@ -328,7 +336,7 @@ impl Emitter<'_> {
     }
 
     /// Form of each memory access directly in a body.
-    fn forms(&self, l: &ElementLoop<'_>) -> HashMap<OpId, Form> {
+    pub fn forms(&self, l: &ElementLoop<'_>) -> HashMap<OpId, Form> {
         let body = self.k.block(l.body);
         let lanes = Lanes::new(self.k, &self.ranges, l.vars, l.extents, body, l.distribution.vec);
         let mut forms = HashMap::new();
@@ -367,7 +375,7 @@ impl Emitter<'_> {
     }
 
     /// Wide loads, the body for each lane, wide stores.
-    fn lanes_of_body(&mut self, l: &ElementLoop<'_>, forms: &HashMap<OpId, Form>, predicate: Option<&Text>) {
+    pub fn lanes_of_body(&mut self, l: &ElementLoop<'_>, forms: &HashMap<OpId, Form>, predicate: Option<&Text>) {
         let (k, vec) = (self.k, l.distribution.vec);
         if self.ahead && self.async_copy(l, forms, predicate) {
             return;
@@ -440,7 +448,7 @@ impl Emitter<'_> {
     }
 
     /// True if a wide store can convert from f32 in pairs: its value is a cast used nowhere else.
-    fn narrowing(&self, value: ValueId, to: DType) -> bool {
+    pub fn narrowing(&self, value: ValueId, to: DType) -> bool {
         let packs = matches!(to, DType::Bf16 | DType::F16 | DType::E4m3 | DType::E5m2);
         let cast = self.k.value(value).def.and_then(|d| match &self.k.op(d).op {
             Op::Cast { x, .. } => Some(*x),
@@ -563,7 +571,7 @@ impl Emitter<'_> {
     pub fn collect(&mut self, id: OpId, value: ValueId) -> bool {
         let Some(e) = &self.element else { return false };
         let Some((name, narrow)) = e.collect.get(&id).cloned() else { return false };
-        let lane = e.lane.clone();
+        let lane = Text::add(&e.collect_from, &e.lane);
         let x = match self.k.value(value).def.map(|d| &self.k.op(d).op) {
             Some(Op::Cast { x, .. }) if narrow => self.val(*x),
             _ => self.val(value),

@@ -67,10 +67,11 @@ impl Emitter<'_> {
             self.used_warp = true;
         }
         let warp = |t: &str| Text::name(t);
+        let high = if f.interleaved { 1 } else { f.atoms[0] } * Fragment::ATOM[0];
         let row = match (rows, columns) {
             (1, _) => num(0),
-            (_, 1) => Text::mul(&warp("warp"), &num(f.atoms[0] * Fragment::ATOM[0])),
-            (_, c) => Text::mul(&warp(&format!("(warp / {c})")), &num(f.atoms[0] * Fragment::ATOM[0])),
+            (_, 1) => Text::mul(&warp("warp"), &num(high)),
+            (_, c) => Text::mul(&warp(&format!("(warp / {c})")), &num(high)),
         };
         let column = match (rows, columns) {
             (_, 1) => num(0),

@@ -17,7 +17,7 @@ pub mod prelude;
 
 use self::expr::Text;
 use self::names::Names;
-use super::{GridPlan, Source};
+use super::Source;
 use crate::abi::{SigArg, Signature};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
@@ -83,6 +83,10 @@ struct Emitter<'a> {
     element: Option<loops::Element>,
     /// Scratch of the next collective.
     scratch: Option<BufferId>,
+    /// The role whose program is being printed.
+    role: Option<hopper::Current>,
+    /// Names and findings of a kernel with roles.
+    frame: hopper::Frame,
     errors: Vec<Diagnostic>,
 }
 
@@ -120,12 +124,17 @@ impl<'a> Emitter<'a> {
             ahead: false,
             element: None,
             scratch: None,
+            role: None,
+            frame: hopper::Frame::default(),
             errors: vec![],
         };
         for &v in &k.block_ids {
             let name = e.names.declare(&k.ix_var(v).name);
             e.index.insert(v, Text::name(name));
         }
+        let params = e.params.clone();
+        e.frame = hopper::Frame::new(k, &mut e.names, &params);
+        e.declare_frame();
         for (i, p) in k.params.iter().enumerate() {
             if let ParamKind::Scalar { value, .. } = p.kind {
                 e.values.insert(value, Text::name(e.params[i].clone()));
@@ -209,14 +218,18 @@ impl<'a> Emitter<'a> {
     /// the assembler saves registers for blocks that shared memory has no room for, and spills. Matrix products prefer
     /// registers to company in any case.
     fn launch_bounds(&self) -> String {
-        let threads = self.threads();
+        let threads = self.k.warps * 32;
+        if !self.k.roles.is_empty() {
+            return format!("{threads}, 1");
+        }
         let by_threads = self.caps.resident_threads / threads.max(1);
         let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
         let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
         if products || by_shared <= by_threads { format!("{threads}, 1") } else { threads.to_string() }
     }
+    /// Threads that run what is being printed: of the block, or of an instance of the role.
     fn threads(&self) -> usize {
-        self.k.warps * 32
+        self.role.map_or(self.k.warps * 32, |r| r.threads)
     }
     fn value_type(&self, v: ValueId) -> DType {
         let Value { dtype, .. } = self.k.value(v);
@@ -229,11 +242,20 @@ impl<'a> Emitter<'a> {
 
     // --- the frame around the body ---
 
-    fn finish(self) -> Source {
+    fn finish(mut self) -> Source {
+        let scheduled = !self.k.roles.is_empty();
+        let prologue = if scheduled { self.prologue() } else { String::new() };
         let entry = self.k.dtypes.iter().fold(self.k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
         let mut args: Vec<(SigArg, String)> = vec![];
+        let mut maps = vec![];
+        for (m, spec) in self.frame.maps.iter().zip(self.map_specs()) {
+            maps.push((SigArg::TensorMap(spec), format!("const __grid_constant__ TensorMap {m}")));
+        }
         for (i, p) in self.k.params.iter().enumerate() {
             let (id, name) = (ParamId(i as u32), &self.params[i]);
+            if scheduled && matches!(p.kind, ParamKind::Tensor { .. }) && !self.frame.used_params.contains(&id) {
+                continue;
+            }
             match &p.kind {
                 ParamKind::Tensor { dtype, access, .. } => {
                     let ty = expr::memory_type(*dtype);
@@ -252,14 +274,18 @@ impl<'a> Emitter<'a> {
         }
         let mut text = format!("// {}\n", self.head());
         text += &prelude::text(&self.snippets, &self.caps);
+        for w in &self.frame.products {
+            text += &format!("\n{}", w.device());
+        }
         let bounds = self.launch_bounds();
         text += &format!("\nextern \"C\" __global__ void __launch_bounds__({bounds})\n{entry}(");
-        let list: Vec<_> = args.iter().map(|(_, t)| t.as_str()).collect();
+        let list: Vec<_> = maps.iter().chain(&args).map(|(_, t)| t.as_str()).collect();
         let indent = " ".repeat(entry.len() + 1);
         text += &wrap(&list, &indent, 120);
         text += ") {\n";
-        if self.k.shared_bytes > 0 {
-            text += "    extern __shared__ __align__(16) u8 shared[];\n";
+        if self.shared_total() > 0 {
+            let align = if scheduled { 1024 } else { 16 };
+            text += &format!("    extern __shared__ __align__({align}) u8 shared[];\n");
         }
         let mut constants = BTreeMap::new();
         if self.used_tid || self.used_warp || !self.used_lanes.is_empty() {
@@ -285,16 +311,17 @@ impl<'a> Emitter<'a> {
             text += format!("    {c}").trim_end();
             text.push('\n');
         }
+        text += &prologue;
         text += &self.out;
         text += "}\n";
         Source {
             text,
-            signature: Signature { entry, args: args.into_iter().map(|(a, _)| a).collect() },
-            threads: self.threads(),
-            shared_bytes: self.k.shared_bytes,
-            cluster: [1; 3],
-            dependent_launch: false,
-            grid: GridPlan::Blocks,
+            signature: Signature { entry, args: maps.into_iter().chain(args).map(|(a, _)| a).collect() },
+            threads: self.k.warps * 32,
+            shared_bytes: self.shared_total(),
+            cluster: [self.k.cluster.as_ref().map_or(1, |c| c.size as u32), 1, 1],
+            dependent_launch: self.waits_for_grid(),
+            grid: self.grid_plan(),
         }
     }
 
