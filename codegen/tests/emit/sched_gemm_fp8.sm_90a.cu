@@ -246,17 +246,17 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             // <text>:41:9: tiles of this block
             #pragma unroll 1
             for (u32 unit = blockIdx.x / 2; unit < units; unit += gridDim.x / 2) {
-                const u32 panel = unit / (8 * units_by), in_panel2 = unit % (8 * units_by);
+                const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
                 const u32 panel_rows = min_of<u32>(8, units_bx - 8 * panel);
-                const int mi = (int)(8 * panel + in_panel2 % panel_rows);
-                const int ni = (int)(in_panel2 / panel_rows) * 2 + rank;
+                const int mi = (int)(8 * panel + in_panel % panel_rows);
+                const int ni = (int)(in_panel / panel_rows) * 2 + rank;
 
                 // <text>:42:11: loop
                 #pragma unroll 1
                 for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                     const int s = operands_slot;
-                    mbar_wait(operands_empty + 8 * s, operands_parity ^ 1);
-                    mbar_arrive_expect_tx(operands_full + 8 * s, 50176);
+                    mbar_wait(operands_empty + 8 * operands_slot, operands_parity ^ 1);
+                    mbar_arrive_expect_tx(operands_full + 8 * operands_slot, 50176);
 
                     // <text>:46:13: copy [256, 128], a share in each block
                     tma_load_2d_multicast(base + s * 32768 + rank * 16384, &map_a, operands_full + 8 * operands_slot, ki * 128, mi * 256 + rank * 128, 0x3);
@@ -283,10 +283,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
         // <text>:59:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x / 2; unit < units; unit += gridDim.x / 2) {
-            const u32 panel = unit / (8 * units_by), in_panel2 = unit % (8 * units_by);
+            const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
             const u32 panel_rows = min_of<u32>(8, units_bx - 8 * panel);
-            const int mi = (int)(8 * panel + in_panel2 % panel_rows);
-            const int ni = (int)(in_panel2 / panel_rows) * 2 + rank;
+            const int mi = (int)(8 * panel + in_panel % panel_rows);
+            const int ni = (int)(in_panel / panel_rows) * 2 + rank;
             float acc[128];
             #pragma unroll
             for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
@@ -296,7 +296,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const float sb_i = ni * 128 / 128 < nb && ki < kb ? sb[ni * 128 / 128 * kb + ki] : 0.0f;
                 const int s = operands_slot;
-                mbar_wait(operands_full + 8 * s, operands_parity);
+                mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
                 // <text>:70:13: wgmma += [128, 128] x [128, 128], e4m3 x e4m3
                 {
@@ -310,8 +310,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                         for (int h = 0; h < 2; ++h) {
                             const int i = wave * 64 + warp * 16 + h * 8 + lane / 4;
                             const float sa_s_i = sa_s[s * 256 + group * 128 + i];
-                            const float i_h = sa_s_i;
-                            row_scale[h] = i_h;
+                            row_scale[h] = sa_s_i;
                         }
                         wgmma_pin(part);
                         wgmma_begin();
@@ -337,7 +336,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                 if (++operands_slot == 3) { operands_slot = 0; operands_parity ^= 1; }
             }
             if (tid < 2) tma_store_wait_read<0>();
-            named_barrier_sync(2 + group, 128);  // staging: the last tile's store has read it
+            named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
             // <text>:79:11: parallel [128, 128]
             {
@@ -351,9 +350,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                         float d_s_v[8];
                         #pragma unroll
                         for (int q = 0; q < 4; ++q) {
+                            const int s = p * 4 + q;
                             #pragma unroll
                             for (int v = 0; v < 2; ++v) {
-                                d_s_v[q * 2 + v] = acc[(wave * 32 + p * 4 + q) * 2 + v];
+                                d_s_v[q * 2 + v] = acc[(wave * 32 + s) * 2 + v];
                             }
                         }
                         stmatrix_x4(to + wave * 8192 + p / 4 * 16384 + (p % 4 * 32 ^ flip), pack_bf16(d_s_v[0], d_s_v[1]), pack_bf16(d_s_v[2], d_s_v[3]), pack_bf16(d_s_v[4], d_s_v[5]), pack_bf16(d_s_v[6], d_s_v[7]));
@@ -361,7 +361,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                 }
             }
             async_proxy_fence();  // staging: written by threads, read by the copy engine
-            named_barrier_sync(2 + group, 128);  // staging is complete
+            named_barrier_sync(1 + group, 128);  // staging is complete
 
             // <text>:88:11: copy [128, 128] out
             if (tid < 2) {

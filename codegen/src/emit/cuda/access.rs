@@ -420,6 +420,7 @@ impl Emitter<'_> {
     pub fn guarded(&mut self, condition: Option<Text>, line: &str) {
         let owner = match &self.element {
             Some(e) => e.owner.clone(),
+            None if self.role.is_some_and(|r| r.one_thread) => None,
             None => {
                 let tid = self.tid();
                 Some(super::expr::compare_text(crate::ir::CmpOp::Eq, &Text::name(tid), &Text::number(0)))

@@ -356,6 +356,12 @@ impl Emitter<'_> {
                 let unit = crate::pass::matrix::unit(k, &self.ranges, *a, *b);
                 let by = format!("{} x {}", k.view(*a).dtype, k.view(*b).dtype);
                 self.comment(span, &format!("gemm {verb} {:?} x {:?}, {by}, {}", sizes[0], sizes[1], unit.name()));
+                let rearranged =
+                    |v: ViewId| self.layout(v).is_some_and(|(_, m)| m.swizzle.is_some() || m.panel.is_some());
+                if rearranged(*a) || rearranged(*b) {
+                    self.unsupported(id, "a warp's product of swizzled tiles", "let a warp group multiply them");
+                    return;
+                }
                 self.gemm(*a, *b, *acc, *set, *scales);
             }
             Op::For { var, lo, hi, body, stages } => {
@@ -392,7 +398,7 @@ impl Emitter<'_> {
             Op::Break => self.line("break;"),
             Op::Continue => self.line("continue;"),
             Op::If { cond, then, els, results } => self.branch(*cond, *then, *els, results),
-            Op::BlockBarrier { reason } => self.line(format!("__syncthreads();  // {reason}")),
+            Op::BlockBarrier { reason } => self.role_barrier(reason),
             Op::Sched(op) => self.sched(id, op),
         }
     }

@@ -122,7 +122,7 @@ impl Emitter<'_> {
         self.ensure(acc);
         let (ea, eb) = (self.k.const_extents(a).unwrap_or_default(), self.k.const_extents(b).unwrap_or_default());
         let (m, depth, n) = (ea[0], ea[1], eb[1]);
-        let share = Fragment::of(m, n, self.k.warps);
+        let share = Fragment::of(m, n, self.threads() / 32);
         self.used_warp = true;
         self.open("");
         let [row0, col0] = self.share_start(&share);

@@ -247,9 +247,8 @@ impl<'a> Emitter<'a> {
         let prologue = if scheduled { self.prologue() } else { String::new() };
         let entry = self.k.dtypes.iter().fold(self.k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
         let mut args: Vec<(SigArg, String)> = vec![];
-        let mut maps = vec![];
-        for (m, spec) in self.frame.maps.iter().zip(self.map_specs()) {
-            maps.push((SigArg::TensorMap(spec), format!("const __grid_constant__ TensorMap {m}")));
+        for (m, name) in self.map_specs().into_iter().zip(&self.frame.maps) {
+            args.push((SigArg::TensorMap(m), format!("const __grid_constant__ TensorMap {name}")));
         }
         for (i, p) in self.k.params.iter().enumerate() {
             let (id, name) = (ParamId(i as u32), &self.params[i]);
@@ -279,7 +278,7 @@ impl<'a> Emitter<'a> {
         }
         let bounds = self.launch_bounds();
         text += &format!("\nextern \"C\" __global__ void __launch_bounds__({bounds})\n{entry}(");
-        let list: Vec<_> = maps.iter().chain(&args).map(|(_, t)| t.as_str()).collect();
+        let list: Vec<_> = args.iter().map(|(_, t)| t.as_str()).collect();
         let indent = " ".repeat(entry.len() + 1);
         text += &wrap(&list, &indent, 120);
         text += ") {\n";
@@ -316,10 +315,10 @@ impl<'a> Emitter<'a> {
         text += "}\n";
         Source {
             text,
-            signature: Signature { entry, args: maps.into_iter().chain(args).map(|(a, _)| a).collect() },
+            signature: Signature { entry, args: args.into_iter().map(|(a, _)| a).collect() },
             threads: self.k.warps * 32,
             shared_bytes: self.shared_total(),
-            cluster: [self.k.cluster.as_ref().map_or(1, |c| c.size as u32), 1, 1],
+            cluster: self.cluster_shape(),
             dependent_launch: self.waits_for_grid(),
             grid: self.grid_plan(),
         }

@@ -191,19 +191,7 @@ impl Queue for Sim {
                         (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
                             let name = kernel.param(spec.param).name.clone();
                             let own = view.memory.address().wrapping_add(view.offset_bytes as u64);
-                            let map = machine::TensorMap {
-                                address: map.address.wrapping_sub(own),
-                                element_bytes: map.dtype.bits() / 8,
-                                extents: map.extents,
-                                strides: map.strides_bytes,
-                                box_extents: map.boxes,
-                                swizzle: match map.swizzle {
-                                    abi::Swizzle::None => machine::Swizzle::None,
-                                    abi::Swizzle::B32 => machine::Swizzle::B32,
-                                    abi::Swizzle::B64 => machine::Swizzle::B64,
-                                    abi::Swizzle::B128 => machine::Swizzle::B128,
-                                },
-                            };
+                            let map = machine_map(&map, own);
                             SimArg::TensorMap { name, access: *access, view: view.clone(), map }
                         }
                         _ => SimArg::Word(0),
@@ -212,8 +200,8 @@ impl Queue for Sim {
             })
         });
         let args = args.collect::<Result<Vec<SimArg>>>()?;
-        let cluster = source.cluster.map(|n| n.max(1));
-        let shape = Shape { grid, cluster, threads: source.threads, shared_bytes: source.shared_bytes };
+        let (cluster, shared_bytes) = (source.cluster, source.shared_bytes);
+        let shape = Shape { grid, cluster, threads: source.threads, shared_bytes };
         let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {
             return Ok(());
@@ -233,5 +221,22 @@ impl Queue for Sim {
     }
     fn end_capture(&self) -> Result<Graph> {
         Err(no_graphs(&self.name))
+    }
+}
+
+/// A map for the machine, which counts addresses from the tensor's first element.
+fn machine_map(map: &abi::TensorMap, own: u64) -> machine::TensorMap {
+    machine::TensorMap {
+        address: map.address.wrapping_sub(own),
+        element_bytes: map.dtype.bits() / 8,
+        extents: map.extents.clone(),
+        strides: map.strides_bytes.clone(),
+        box_extents: map.boxes.clone(),
+        swizzle: match map.swizzle {
+            abi::Swizzle::None => machine::Swizzle::None,
+            abi::Swizzle::B32 => machine::Swizzle::B32,
+            abi::Swizzle::B64 => machine::Swizzle::B64,
+            abi::Swizzle::B128 => machine::Swizzle::B128,
+        },
     }
 }

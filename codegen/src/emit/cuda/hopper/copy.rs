@@ -99,18 +99,16 @@ impl Emitter<'_> {
         let full = self.frame.rings[ring.0 as usize].parts[*part as usize][0].clone();
         let slot = self.frame.rings[ring.0 as usize].slot.clone();
         let hint = match evict {
-            Evict::Normal => "",
-            Evict::First => ", l2_evict_first()",
-            Evict::Last => ", l2_evict_last()",
+            Evict::Normal => None,
+            Evict::First => Some("l2_evict_first()".to_string()),
+            Evict::Last => Some("l2_evict_last()".to_string()),
         };
-        let kind = if share > 1 {
-            "_multicast"
-        } else if hint.is_empty() {
-            ""
-        } else {
-            "_hint"
+        // There is no shared copy with a hint.
+        let (kind, last) = match (share, hint) {
+            (1, None) => ("", None),
+            (1, hint) => ("_hint", hint),
+            _ => ("_multicast", Some(format!("{:#x}", (1u32 << size) - 1))),
         };
-        let ranks = if share > 1 { format!(", {:#x}", (1u32 << size) - 1) } else { hint.to_string() };
         let rank = places.len();
         let one = self.role.is_some_and(|r| r.one_thread);
         if !one {
@@ -119,12 +117,10 @@ impl Emitter<'_> {
         }
         let map = self.frame.maps[map.0 as usize].clone();
         self.each_box(&boxes, places, to, |this, places, to| {
-            let list: Vec<String> = places.iter().map(|p| p.text().s).collect();
-            let dst = this.shared_address(&to).s;
-            this.line(format!(
-                "tma_load_{rank}d{kind}({dst}, &{map}, {full} + 8 * {slot}, {}{ranks});",
-                list.join(", ")
-            ));
+            let mut list = vec![this.shared_address(&to).s, format!("&{map}"), format!("{full} + 8 * {slot}")];
+            list.extend(places.iter().map(|p| p.text().s));
+            list.extend(last.clone());
+            this.call(&format!("tma_load_{rank}d{kind}"), &list);
         });
         if !one {
             self.close();

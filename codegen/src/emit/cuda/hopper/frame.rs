@@ -4,9 +4,9 @@ use super::super::expr::Text;
 use super::super::prelude::Snippet;
 use super::super::prelude::wgmma::Wgmma;
 use super::super::{Emitter, Names};
+use crate::abi::{L2Promotion, MapAxis, Swizzle, TensorMapSpec};
 use crate::emit::GridPlan;
 use crate::ir::{BlockId, BufferId, DType, Kernel, Op, ParamId, ParamKind, RingId, RoleId, SchedOp};
-use crate::tensor_map::{L2Promotion, MapAxis, Swizzle, TensorMapSpec};
 use std::collections::BTreeSet;
 
 /// Names and findings of a kernel with roles.
@@ -84,6 +84,58 @@ impl Emitter<'_> {
     /// Blocks of a cluster.
     pub fn cluster_size(&self) -> usize {
         self.k.cluster.as_ref().map_or(1, |c| c.size)
+    }
+
+    /// Blocks of a cluster along each axis of the launch; the blocks of a persistent kernel stand in a row.
+    pub fn cluster_shape(&self) -> [u32; 3] {
+        let mut shape = [1; 3];
+        if let Some(c) = &self.k.cluster {
+            shape[if self.frame.walk.is_some() { 0 } else { c.axis }] = c.size as u32;
+        }
+        shape
+    }
+
+    /// How many blocks are launched.
+    pub fn grid_plan(&self) -> GridPlan {
+        if self.frame.walk.is_none() {
+            return GridPlan::Blocks;
+        }
+        let mut unit = [1; 3];
+        if let Some(c) = &self.k.cluster {
+            unit[c.axis] = c.size as u32;
+        }
+        GridPlan::Persistent { unit }
+    }
+
+    /// True if the text waits for the launch before it.
+    pub fn waits_for_grid(&self) -> bool {
+        self.k.ops.iter().any(|n| matches!(n.op, Op::Sched(SchedOp::GridWait)))
+    }
+
+    /// Tensor maps as a launch makes them.
+    pub fn map_specs(&self) -> Vec<TensorMapSpec> {
+        let axis = |m: &crate::ir::TensorMap, n: usize| MapAxis {
+            extent: m.extents[n],
+            stride: m.strides[n],
+            box_extent: m.boxes[n] as u32,
+        };
+        let spec = |m: &crate::ir::TensorMap| TensorMapSpec {
+            param: m.param,
+            dtype: match self.k.param(m.param).kind {
+                ParamKind::Tensor { dtype, .. } | ParamKind::Scalar { dtype, .. } => dtype,
+                ParamKind::Absent => DType::U8,
+            },
+            offset: None,
+            axes: (0..m.boxes.len()).map(|n| axis(m, n)).collect(),
+            swizzle: match m.swizzle_bytes {
+                128 => Swizzle::B128,
+                64 => Swizzle::B64,
+                32 => Swizzle::B32,
+                _ => Swizzle::None,
+            },
+            l2_promotion: L2Promotion::default(),
+        };
+        self.k.maps.iter().map(spec).collect()
     }
 
     /// Bytes of shared memory with the barriers of the rings.
@@ -228,51 +280,5 @@ impl Emitter<'_> {
             self.line(format!("const u32 {name} = {text};"));
         }
         self.line(format!("const u32 {} = {};", walk.units, walk.axes.join(" * ")));
-    }
-}
-
-/// What a launch has to know.
-impl Emitter<'_> {
-    /// Tensor maps as the launch makes them.
-    pub fn map_specs(&self) -> Vec<TensorMapSpec> {
-        let k = self.k;
-        let maps = k.maps.iter().map(|m| {
-            let axes = m.extents.iter().zip(&m.strides).zip(&m.boxes);
-            TensorMapSpec {
-                param: m.param,
-                dtype: match &k.param(m.param).kind {
-                    ParamKind::Tensor { dtype, .. } | ParamKind::Scalar { dtype, .. } => *dtype,
-                    ParamKind::Absent => DType::U8,
-                },
-                offset: None,
-                axes: axes.map(|((&extent, &stride), &n)| MapAxis { extent, stride, box_extent: n as u32 }).collect(),
-                swizzle: match m.swizzle_bytes {
-                    32 => Swizzle::B32,
-                    64 => Swizzle::B64,
-                    128 => Swizzle::B128,
-                    _ => Swizzle::None,
-                },
-                l2_promotion: L2Promotion::default(),
-            }
-        });
-        maps.collect()
-    }
-
-    /// True if the kernel may start early and waits itself.
-    pub fn waits_for_grid(&self) -> bool {
-        self.k.ops.iter().any(|n| matches!(n.op, Op::Sched(SchedOp::GridWait)))
-    }
-
-    /// How many blocks there are.
-    pub fn grid_plan(&self) -> GridPlan {
-        let walks = self.k.ops.iter().any(|n| matches!(n.op, Op::Sched(SchedOp::Tiles { .. })));
-        if !walks {
-            return GridPlan::Blocks;
-        }
-        let mut unit = [1; 3];
-        if let Some(c) = &self.k.cluster {
-            unit[c.axis.min(2)] = c.size as u32;
-        }
-        GridPlan::Persistent { unit }
     }
 }

@@ -198,11 +198,18 @@ impl Emitter<'_> {
             let c = s.column.number;
             return Some(sum.plus(&Linear::constant(c / p.width * p.rows * p.width + c % p.width)));
         }
-        let column = self.names.declare("column");
-        let ty = self.index_type();
-        self.line(format!("const {ty} {column} = {};", s.column.text().s));
+        let text = s.column.text();
+        let column = match text.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            true => text.s,
+            false => {
+                let column = self.names.declare("column");
+                let ty = self.index_type();
+                self.line(format!("const {ty} {column} = {};", text.s));
+                column
+            }
+        };
         let mut sum = sum;
-        sum.add(p.rows * p.width, Text::name(format!("({column} / {})", p.width)));
+        sum.add(p.rows * p.width, Text::over(&Text::name(column.clone()), p.width as usize));
         sum.add(1, Text::name(format!("({column} % {})", p.width)));
         Some(sum)
     }

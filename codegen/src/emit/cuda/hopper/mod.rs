@@ -1,7 +1,7 @@
 //! Scheduled kernels as sm_90a text: roles, rings, clusters, copy engines and the matrix unit of warp groups.
 //!
 //! `frame` prints what stands around the programs, `role` their heads and the walk over tiles, `ring` the hand-over of
-//! slots, `copy` the engine's copies, `product` matrix products, `store` fragments to shared memory, `memory` where
+//! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `store` fragments to shared memory, `memory` where
 //! elements of tiles lie. Expressions, accesses and element loops are the rest of the emitter's; inside a role they speak
 //! of the role's threads.
 
@@ -11,6 +11,7 @@ mod memory;
 mod product;
 mod ring;
 mod role;
+mod scale;
 mod store;
 
 pub use frame::Frame;
@@ -35,7 +36,7 @@ impl Emitter<'_> {
     pub fn sched(&mut self, id: OpId, op: &SchedOp) {
         let span = self.k.op(id).span;
         match op {
-            SchedOp::Roles { programs } => self.roles(programs),
+            SchedOp::Roles { programs } => self.roles(id, programs),
             SchedOp::Tiles { vars, body } => self.tiles(id, vars, *body),
             SchedOp::Acquire { ring, part, slot } => self.acquire(id, *ring, *part, *slot),
             SchedOp::Publish { ring, part } => self.publish(*ring, *part),
@@ -73,6 +74,14 @@ impl Emitter<'_> {
                 self.line("grid_allow_next();");
             }
         }
+    }
+
+    /// Prints a call, on more lines if it is long.
+    fn call(&mut self, head: &str, arguments: &[String]) {
+        let list: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let indent = " ".repeat(4 * self.depth + head.len() + 1);
+        let text = super::wrap(&list, &indent, 120);
+        self.line(format!("{head}({text});"));
     }
 
     /// Reports what an op of a scheduled kernel asks for and cannot have.

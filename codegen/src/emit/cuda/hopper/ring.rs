@@ -29,12 +29,11 @@ impl Emitter<'_> {
     }
 
     /// Declares the slot of the current item.
-    fn declare_slot(&mut self, ring: RingId, slot: IxVarId) -> String {
+    fn declare_slot(&mut self, ring: RingId, slot: IxVarId) {
         let names = self.frame.rings[ring.0 as usize].clone();
         let name = self.names.declare(&self.k.ix_var(slot).name.clone());
         self.line(format!("const {} {name} = {};", self.index_type(), names.slot));
-        self.index.insert(slot, Text::name(name.clone()));
-        name
+        self.index.insert(slot, Text::name(name));
     }
 
     /// Part that uses the memory of another one, and the other way round.
@@ -47,7 +46,7 @@ impl Emitter<'_> {
     pub fn acquire(&mut self, id: OpId, ring: RingId, part: u32, slot: IxVarId) {
         self.need(Snippet::Mbarrier);
         let names = self.frame.rings[ring.0 as usize].clone();
-        let s = self.declare_slot(ring, slot);
+        self.declare_slot(ring, slot);
         let (before, mut after) = self.sharer(ring, part);
         let mut last = part;
         while let Some(p) = after {
@@ -58,11 +57,11 @@ impl Emitter<'_> {
             // The memory is free once the part that had it before was read this turn.
             Some(p) => {
                 let empty = self.barrier(ring, p, true);
-                self.line(format!("mbar_wait({empty} + 8 * {s}, {});", names.parity));
+                self.line(format!("mbar_wait({empty} + 8 * {}, {});", names.slot, names.parity));
             }
             None => {
                 let empty = self.barrier(ring, last, true);
-                self.line(format!("mbar_wait({empty} + 8 * {s}, {} ^ 1);", names.parity));
+                self.line(format!("mbar_wait({empty} + 8 * {}, {} ^ 1);", names.slot, names.parity));
             }
         }
         if !self.copied(ring, part) {
@@ -73,7 +72,7 @@ impl Emitter<'_> {
             return;
         };
         let full = self.barrier(ring, part, false);
-        self.by_one(&format!("mbar_arrive_expect_tx({full} + 8 * {s}, {bytes});"));
+        self.by_one(&format!("mbar_arrive_expect_tx({full} + 8 * {}, {bytes});", names.slot));
     }
 
     /// Prints statements for one thread of the role.
@@ -150,9 +149,9 @@ impl Emitter<'_> {
     pub fn take(&mut self, ring: RingId, part: u32, slot: IxVarId) {
         self.need(Snippet::Mbarrier);
         let names = self.frame.rings[ring.0 as usize].clone();
-        let s = self.declare_slot(ring, slot);
+        self.declare_slot(ring, slot);
         let full = self.barrier(ring, part, false);
-        self.line(format!("mbar_wait({full} + 8 * {s}, {});", names.parity));
+        self.line(format!("mbar_wait({full} + 8 * {}, {});", names.slot, names.parity));
     }
 
     /// One arrival a warp; with copies shared in the cluster, at each block's barrier. `gather`: lanes may still be reading.

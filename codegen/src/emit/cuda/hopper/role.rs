@@ -14,16 +14,16 @@ const REGISTERS: usize = 65536;
 
 impl Emitter<'_> {
     /// Programs side by side.
-    pub fn roles(&mut self, programs: &[(RoleId, BlockId)]) {
+    pub fn roles(&mut self, op: OpId, programs: &[(RoleId, BlockId)]) {
         for (n, &(role, body)) in programs.iter().enumerate() {
-            self.role_program(role, body, n, programs.len());
+            self.role_program(op, role, body, [n, programs.len()]);
         }
         if !programs.is_empty() {
             self.close();
         }
     }
 
-    fn role_program(&mut self, id: RoleId, body: BlockId, number: usize, of: usize) {
+    fn role_program(&mut self, op: OpId, id: RoleId, body: BlockId, [number, of]: [usize; 2]) {
         let r = self.k.roles[id.0 as usize].clone();
         let (first, end) = (r.first_warp, r.first_warp + r.warps * r.instances);
         let warp = self.frame.block_warp.clone();
@@ -74,16 +74,17 @@ impl Emitter<'_> {
             };
             self.open(&format!("if ({from} && elect_one())"));
         }
-        let position = self.out.len();
         self.ring_positions(id);
         self.block(body);
+        if self.out[start..].contains("__syncthreads") || self.out[start..].contains("reduce_warps") {
+            self.refuse(op, "a step that needs all threads of a block, inside a role".into());
+        }
         let constants = self.role_constants(id);
         let depth = if r.one_thread { self.depth - 1 } else { self.depth };
         let indent = "    ".repeat(depth);
         let text: String = constants.iter().map(|c| format!("{indent}{c}\n")).collect();
         self.out.insert_str(start, &text);
         self.drop_unused(start);
-        let _ = position;
         if r.one_thread {
             self.close();
             self.line("__syncwarp();");
@@ -138,7 +139,8 @@ impl Emitter<'_> {
             Some(c) if c.threads == 32 => self.line(format!("__syncwarp();  // {reason}")),
             Some(c) => {
                 self.need(Snippet::NamedBarrier);
-                let first: usize = 1 + self.k.roles[..c.id.0 as usize].iter().map(|r| r.instances).sum::<usize>();
+                let before = self.k.roles[..c.id.0 as usize].iter().filter(|r| !r.one_thread && r.warps > 1);
+                let first: usize = 1 + before.map(|r| r.instances).sum::<usize>();
                 let id = match self.k.roles[c.id.0 as usize].instance {
                     Some(v) => format!("{first} + {}", self.index[&v].s),
                     None => first.to_string(),

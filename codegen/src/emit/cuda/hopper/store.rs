@@ -65,7 +65,6 @@ impl Emitter<'_> {
 
     /// Prints an element loop whose store is a matrix store.
     pub fn store_pieces(&mut self, l: &ElementLoop<'_>, s: &MatrixStore) {
-        let k = self.k;
         let Some(f) = l.distribution.fragment else { return };
         self.phase += 1;
         self.need(Snippet::Stmatrix);
@@ -99,13 +98,12 @@ impl Emitter<'_> {
             let words: Vec<String> = (0..halves).map(|h| self.packed_pair(s, &name, 2 * h)).collect();
             let to = address_of(&at, &flip, (&wave, &turn), panels);
             let x = if pair { "x4" } else { "x2" };
-            self.line(format!("stmatrix_{x}({to}, {});", words.join(", ")));
+            self.call(&format!("stmatrix_{x}"), &[vec![to], words].concat());
             (0..inner).for_each(|_| self.close());
         }
         (0..opened).for_each(|_| self.close());
         self.close();
         self.drop_unused(start);
-        let _ = k;
     }
 
     /// The body for the elements of a pair of pieces.
@@ -132,7 +130,10 @@ impl Emitter<'_> {
                 e.stored.extend(self.register_tile(*view));
             }
         });
-        let step = Text::add(&Text::mul(turn, &Text::number(4)), &q);
+        let step = self.names.declare("s");
+        let ty = self.index_type();
+        self.line(format!("const {ty} {step} = {};", Text::add(&Text::mul(turn, &Text::number(4)), &q).s));
+        let step = Text::name(step);
         (e.round, e.step) = (wave.clone(), step.clone());
         e.collect.insert(s.id, (name.to_string(), s.narrow));
         e.collect_from = Text::mul(&q, &Text::number(2));
