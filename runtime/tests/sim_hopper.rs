@@ -1,6 +1,8 @@
 //! Hand-written kernels for compute capability 9.0a on the simulator: they run without findings and give the numbers of
 //! plain arithmetic to the bit, each mutation of them is caught with its code, and NVRTC compiles the same texts.
 
+#![allow(clippy::print_stdout, reason = "a skip says why")]
+
 use kiln_codegen::abi::{Signature, TensorView};
 use kiln_codegen::emit::Source;
 use kiln_codegen::emit::cuda::prelude::wgmma::Wgmma;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 const GEMM: &str = include_str!("hopper_texts/gemm.cu");
 const REDUCE: &str = include_str!("hopper_texts/reduce.cu");
 const FRAGMENTS: &str = include_str!("hopper_texts/fragments.cu");
+const PIECES: &str = include_str!("hopper_texts/pieces.cu");
 
 /// A kernel with all of the prelude in front. `definitions` become constants.
 fn text(kernel: &str, product: Option<Wgmma>, definitions: &str) -> String {
@@ -87,7 +90,7 @@ fn execute(text: &str, entry: &str, shape: Shape, args: &[SimArg]) -> Findings {
 enum Case {
     /// A ring of bulk copies, products of fp8, staged bulk stores.
     E4m3,
-    /// The same in bf16.
+    /// The same in bf16, with the next product begun before the previous one is over.
     Bf16,
     /// The same in fp8 with A shared by a cluster of two.
     Cluster,
@@ -95,16 +98,19 @@ enum Case {
     Reduce,
     /// A in registers, k across the rows of B.
     Fragments,
+    /// What the others leave out: operands written by threads, f16, three axes, other swizzles, waits for whole stores.
+    Pieces,
 }
 
 impl Case {
-    const ALL: [Case; 5] = [Case::E4m3, Case::Bf16, Case::Cluster, Case::Reduce, Case::Fragments];
+    const ALL: [Case; 6] = [Case::E4m3, Case::Bf16, Case::Cluster, Case::Reduce, Case::Fragments, Case::Pieces];
 
     fn entry(self) -> &'static str {
         match self {
             Case::E4m3 | Case::Bf16 | Case::Cluster => "gemm",
             Case::Reduce => "reduce",
             Case::Fragments => "fragments",
+            Case::Pieces => "pieces",
         }
     }
 
@@ -112,25 +118,31 @@ impl Case {
         let dtype = if self == Case::E4m3 || self == Case::Cluster { DType::E4m3 } else { DType::Bf16 };
         let w = Wgmma::new(64, dtype).expect("a shape");
         match self {
-            Case::E4m3 => text(GEMM, Some(w), "constexpr int CLUSTER = 1, WIDTH = 1;"),
-            Case::Bf16 => text(GEMM, Some(w), "constexpr int CLUSTER = 1, WIDTH = 2;"),
-            Case::Cluster => text(GEMM, Some(w), "constexpr int CLUSTER = 2, WIDTH = 1;"),
+            Case::E4m3 => text(GEMM, Some(w), "constexpr int CLUSTER = 1, WIDTH = 1; constexpr bool AHEAD = false;"),
+            Case::Bf16 => text(GEMM, Some(w), "constexpr int CLUSTER = 1, WIDTH = 2; constexpr bool AHEAD = true;"),
+            Case::Cluster => text(GEMM, Some(w), "constexpr int CLUSTER = 2, WIDTH = 1; constexpr bool AHEAD = false;"),
             Case::Reduce => text(REDUCE, None, ""),
             Case::Fragments => {
                 let w = w.with_registers().and_then(Wgmma::with_k_across).expect("16-bit types have both");
                 text(FRAGMENTS, Some(w), "")
             }
+            Case::Pieces => text(PIECES, Wgmma::new(32, DType::F16), ""),
         }
     }
 
     fn threads(self) -> usize {
-        if self.entry() == "gemm" { 384 } else { 128 }
+        match self.entry() {
+            "gemm" => 384,
+            "pieces" => 256,
+            _ => 128,
+        }
     }
 
     fn shared_bytes(self) -> usize {
         match self.entry() {
             "gemm" => 6 * 8192 + 8192 + 48,
             "reduce" => 128 * 16 + 8,
+            "pieces" => 64 * 128 + 32 * 128 + 64 * 64 + 8,
             _ => 64 * 128 + 8,
         }
     }
@@ -188,6 +200,29 @@ impl Case {
                 let found = execute(text, "fragments", shape([1, 1, 1], [1, 1, 1]), &args);
                 let element = |i: usize| (0..64).fold(0.0, |s, k| fa[i / 64 * 64 + k].mul_add(fb[k * 64 + i % 64], s));
                 (found, values(&d) == (0..4096).map(element).collect::<Vec<_>>())
+            }
+            Case::Pieces => {
+                let fa: Vec<f32> = (0..64 * 64).map(number).collect();
+                let fb: Vec<f32> = (0..2 * 32 * 64).map(|i| number(i / 5 + 2)).collect();
+                let (a, b) = (tensor(DType::F16, &[64, 64], &fa), tensor(DType::F16, &[2, 32, 64], &fb));
+                let d = tensor(DType::Bf16, &[2, 64, 32], &[0.0; 2 * 64 * 32]);
+                let read_back = tensor(DType::F32, &[1], &[0.0]);
+                let args = [
+                    array("a", Access::In, &a),
+                    map("b", Access::In, &b, &[64, 32, 1], Swizzle::B128),
+                    map("d", Access::Out, &d, &[32, 64, 1], Swizzle::B64),
+                    array("d", Access::Out, &d),
+                    array("check", Access::Out, &read_back),
+                ];
+                let found = execute(text, "pieces", shape([1, 1, 1], [1, 1, 1]), &args);
+                let element = |i: usize| {
+                    let chain = |s: f32, k: usize| fa[i / 32 * 64 + k].mul_add(fb[(32 + i % 32) * 64 + k], s);
+                    let sum = (0..64).fold(0.0, chain);
+                    formats::decode_f32(DType::Bf16, formats::encode_f32(DType::Bf16, sum))
+                };
+                let want: Vec<f32> = (0..64 * 32).map(element).collect();
+                let got = values(&d);
+                (found, got[64 * 32..] == want && got[0] == 0.0 && values(&read_back) == want[5..6])
             }
         }
     }
@@ -280,7 +315,7 @@ fn products() {
     check(&[
         (Case::E4m3, "wgmma_wait<0>();", "", &[Code::OverwriteBeforeConsumed, Code::AccumulatorInFlight]),
         (
-            Case::Bf16,
+            Case::E4m3,
             "wgmma_wait<0>();",
             "wgmma_wait<1>();",
             &[Code::OverwriteBeforeConsumed, Code::AccumulatorInFlight],
@@ -305,10 +340,25 @@ fn products() {
         ),
         (
             Case::E4m3,
-            "wgmma_wait<0>();\n                wgmma_pin(d);\n                if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * slot, lane);  // release",
+            "wgmma_wait<0>();\n                    wgmma_pin(d);\n                    if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * slot, lane);  // release",
             "if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * slot, lane);\n wgmma_wait<0>();\n wgmma_pin(d);",
             &[Code::OverwriteBeforeConsumed],
         ),
+        (Case::Bf16, "wgmma_wait<1>();", "wgmma_wait<2>();", &[Code::OverwriteBeforeConsumed]),
+        (
+            Case::Bf16,
+            "empty + 8 * previous, lane);\n                    previous",
+            "empty + 8 * slot, lane);\n                    previous",
+            &[Code::Deadlock, Code::OverwriteBeforeConsumed],
+        ),
+        (Case::Bf16, "wgmma_wait<0>();  // all", "", &[Code::AccumulatorInFlight, Code::OverwriteBeforeConsumed]),
+        (Case::Pieces, "async_proxy_fence();  // operand", "", &[Code::ProxyFence]),
+        (Case::Pieces, "named_barrier_arrive(1, 256);", "", &[Code::DivergentBarrier]),
+        (Case::Pieces, "named_barrier_arrive(1, 256);", "named_barrier_arrive(1, 128);", &[Code::BarrierCount]),
+        (Case::Pieces, "named_barrier_sync(1, 256);", "", &[Code::RaceRead, Code::UninitShared]),
+        (Case::Pieces, "left = wgmma_tile(base + A)", "left = wgmma_tile(base + A + 128)", &[Code::Descriptor]),
+        (Case::Pieces, "left = wgmma_tile(base + A)", "left = wgmma_tile(base + A + 240 * 1024)", &[Code::SharedRange]),
+        (Case::Pieces, "/ 2 ^ row % 8)", "/ 2)", &[]),
         (Case::E4m3, "registers_shrink<40>();", "registers_shrink<152>();", &[Code::Deadlock]),
         (Case::E4m3, "registers_shrink<40>();", "registers_shrink<41>();", &[Code::Registers]),
         (Case::Fragments, "mbar_wait(bar, 0);", "", &[Code::ReadBeforeComplete]),
@@ -338,6 +388,23 @@ fn stores() {
             "named_barrier_sync(1, 160);",
             &[Code::Deadlock, Code::BarrierCount],
         ),
+        (Case::Pieces, "async_proxy_fence();  // staging", "", &[Code::ProxyFence]),
+        (Case::Pieces, "tma_store_wait<0>();", "tma_store_wait_read<0>();", &[Code::ReadBeforeComplete]),
+        (Case::Pieces, "base + STAGING, 0, 0, 1);", "base + STAGING - 64, 0, 0, 1);", &[Code::Misaligned]),
+        (
+            Case::Pieces,
+            "&map_b, bar, 0, 0, 1, l2_evict_first());",
+            "&map_d, bar, 0, 0, 1, l2_evict_first());",
+            &[Code::UninitGlobal],
+        ),
+        (
+            Case::Pieces,
+            "tma_load_3d_hint(base + B, &map_b, bar, 0, 0, 1,",
+            "tma_load_2d_hint(base + B, &map_b, bar, 0, 0,",
+            &[Code::TensorMap],
+        ),
+        (Case::Pieces, "STAGING + 64 * 64;", "STAGING + 64 * 64 - 4;", &[Code::Misaligned]),
+        (Case::Pieces, "mbar_init(bar, 1);", "mbar_init(bar, 1); mbar_init(bar, 1);", &[Code::MbarrierInit]),
         (Case::E4m3, "(blockIdx.y * TILES + tile) * 64);", "blockIdx.y * 64);", &[Code::RaceWrite]),
         (
             Case::E4m3,

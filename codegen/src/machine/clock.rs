@@ -191,7 +191,7 @@ mod tests {
         c[0].release(&mut bundle);
         for _ in 0..2 {
             c[1].acquire(&mut bundle);
-            assert!(c[1].knows(0, written) && c[1].fenced(0, written) && !c[1].fenced(1, 1));
+            assert!(c[1].knows(0, written) && c[1].fenced(0, written) && !c[1].fenced(1, c[1].now()));
         }
         assert!(!c[1].knows(0, c[0].now()) && !c[2].fenced(0, written));
         c[2].learn(7, 3);

@@ -263,6 +263,15 @@ impl Code {
             Code::WgmmaFence => Some("call `wgmma_begin` before the first product"),
             Code::ExitedBlock => Some("end with a barrier of the cluster"),
             Code::LeftRunning => Some("wait before the end of the kernel"),
+            Code::Descriptor => Some("start the operand at row 0 of its swizzle pattern, k within the row"),
+            Code::TensorMap => Some("see the rules of `cuTensorMapEncodeTiled`; pass one coordinate an axis"),
+            Code::MbarrierTouched => Some("keep barriers apart from data in the plan of shared memory"),
+            Code::Warpgroup => Some("all four warps take the same branches around products"),
+            Code::Registers => Some("multiples of 8 from 24 to 256: first shrink, then grow, whole warpgroups"),
+            Code::ClusterRank => {
+                Some("ranks are below the size of the cluster; data and its mbarrier are in one block")
+            }
+            Code::ClusterBarrier => Some("each thread arrives, then waits, in turn"),
             Code::DivergentBarrier => Some("every thread of the block must reach the same barrier"),
             Code::UninitShared
             | Code::UninitGlobal
@@ -276,14 +285,7 @@ impl Code {
             | Code::Deadlock
             | Code::SpinLimit
             | Code::ScheduleDependent
-            | Code::Unsupported
-            | Code::Descriptor
-            | Code::TensorMap
-            | Code::MbarrierTouched
-            | Code::Warpgroup
-            | Code::Registers
-            | Code::ClusterRank
-            | Code::ClusterBarrier => None,
+            | Code::Unsupported => None,
         }
     }
 }

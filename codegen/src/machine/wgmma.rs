@@ -427,7 +427,7 @@ impl Machine {
     /// All threads have left: the warps of a warpgroup must have issued the same, and hold as many registers.
     pub(super) fn check_warpgroups(&mut self) {
         let per_block = self.config.threads.div_ceil(self.config.warp);
-        for start in (0..self.warps.len()).filter(|w| w % per_block % 4 == 0) {
+        for start in (0..self.warps.len()).filter(|w| (w % per_block).is_multiple_of(4)) {
             let end = (start + 4).min((start / per_block + 1) * per_block);
             let who = self.who(self.lanes(start).start);
             let (first, rest) = (&self.warps[start], &self.warps[start + 1..end]);

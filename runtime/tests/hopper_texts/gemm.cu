@@ -43,7 +43,7 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
     } else {
         registers_grow<232>();
         const u32 r = warp * 16 + lane % 16;
-        u32 slot = 0, parity = 0;
+        u32 slot = 0, parity = 0, previous = 0;
         #pragma unroll 1
         for (int tile = 0; tile < TILES; tile++) {
             float d[BN / 2];
@@ -57,10 +57,21 @@ gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap 
                 #pragma unroll
                 for (int step = 0; step < 4; step++) WGMMA(d, a + step * 2, b + step * 2, kb + step != 0);
                 wgmma_commit();
-                wgmma_wait<0>();
-                wgmma_pin(d);
-                if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * slot, lane);  // release
+                if constexpr (AHEAD) {
+                    wgmma_wait<1>();
+                    if (kb > 0 && lane < CLUSTER) mbar_arrive_cluster(empty + 8 * previous, lane);
+                    previous = slot;
+                } else {
+                    wgmma_wait<0>();
+                    wgmma_pin(d);
+                    if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * slot, lane);  // release
+                }
                 if (++slot == STAGES) { slot = 0; parity ^= 1; }
+            }
+            if constexpr (AHEAD) {
+                wgmma_wait<0>();  // all
+                wgmma_pin(d);
+                if (lane < CLUSTER) mbar_arrive_cluster(empty + 8 * previous, lane);
             }
             if (threadIdx.x == 0) tma_store_wait_read<0>();  // before reuse
             named_barrier_sync(1, 128);  // staging is free
