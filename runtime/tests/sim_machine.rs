@@ -5,6 +5,7 @@ use kiln_codegen::abi::TensorView;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::{Access, DType};
 use kiln_codegen::machine::{Code, Findings, Lines};
+use kiln_runtime::config::Settings;
 use kiln_runtime::device::sim::{Exploration, HostCompiler, Shape, SimArg, run};
 use std::sync::Arc;
 
@@ -91,7 +92,8 @@ fn output(name: &str, view: &TensorView) -> SimArg {
 }
 
 fn execute(text: &str, entry: &str, shape: Shape, args: &[SimArg]) -> Findings {
-    let compiler = HostCompiler::new(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(text, entry).unwrap_or_else(|e| panic!("{e}"));
     let by = Exploration { spin_limit: 300_000, ..Exploration::new(4) };
     run(&program, shape, args, &by).unwrap_or_else(|e| panic!("{e}"))
@@ -253,7 +255,7 @@ fn reports_name_the_source_line() {
 #[test]
 fn refused_text_and_missing_compiler_are_explained() {
     let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim");
-    let mut compiler = HostCompiler::new(&cache);
+    let mut compiler = HostCompiler::new(&Settings::from_env(), &cache);
     let e = compiler.load("extern \"C\" __global__ void k() { asm_me(); }", "k").expect_err("refused").to_string();
     assert!(e.contains("asm_me") && e.contains("kernel:1"), "{e}");
     compiler.command = "no-such-compiler".into();
