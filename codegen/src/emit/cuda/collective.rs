@@ -12,14 +12,14 @@ use crate::pass::distribute::{order_of, row_map};
 use crate::pass::place::accumulator;
 
 impl Emitter<'_> {
-    /// Value that leaves the other side of an operation as it is. For float sums that is minus zero.
+    /// Value that leaves the other side of an operation as it is. For float sums that is minus zero; for the larger and
+    /// the smaller of floats it is NaN, so that elements that are all NaN give NaN.
     fn neutral(&self, op: ReduceOp, d: DType) -> Text {
         let bits = |bits| literal(Literal { dtype: d, bits });
         match (op, d) {
             (ReduceOp::Sum, DType::F32) => bits((-0.0f32).to_bits() as u64),
+            (ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax, DType::F32) => bits(f32::NAN.to_bits() as u64),
             (ReduceOp::Sum | ReduceOp::Or | ReduceOp::AbsMax, _) => bits(0),
-            (ReduceOp::Max, DType::F32) => bits(f32::NEG_INFINITY.to_bits() as u64),
-            (ReduceOp::Min, DType::F32) => bits(f32::INFINITY.to_bits() as u64),
             (ReduceOp::Max, DType::I32) => bits(i32::MIN as u32 as u64),
             (ReduceOp::Min, DType::I32) => bits(i32::MAX as u64),
             (ReduceOp::Max, DType::I64) => bits(i64::MIN as u64),
