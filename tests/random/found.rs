@@ -6,7 +6,12 @@ use kiln_codegen::ir::{IxExpr, IxId, Kernel, ParamKind, parse};
 use kiln_codegen::spec::{BuildRequest, DimExpr, DimInfo, KernelInfo, ParamInfo, ParamInfoKind};
 
 /// Name and text of every program.
-const FOUND: &[(&str, &str)] = &[("larger_of_nan", include_str!("found/larger_of_nan.tile"))];
+const FOUND: &[(&str, &str)] = &[
+    // Reductions began at the neutral element of numbers, which hid NaN.
+    ("larger_of_nan", include_str!("found/larger_of_nan.tile")),
+    // A lane's consecutive elements went on into the next row of a box, with the index of the row before.
+    ("region_of_short_rows", include_str!("found/region_of_short_rows.tile")),
+];
 
 /// A text and the value of its dimensions.
 #[derive(Clone, Debug)]

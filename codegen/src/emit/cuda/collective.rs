@@ -54,7 +54,7 @@ impl Emitter<'_> {
             return;
         }
         let (n, threads) = (extents[axis], self.threads());
-        let order = order_of(order, op, d, n, self.k.warps);
+        let order = order_of(order, op, d, &[n], self.k.warps);
         let map = row_map(order, n, threads);
         let dist = Distribution { split_axis: axis, vec: map.vec, lanes: map.lanes, threads, fragment: None };
         let (rounds, steps, groups) = (dist.rounds(&extents), dist.steps(&extents), dist.groups());
@@ -333,8 +333,7 @@ impl Emitter<'_> {
         if self.too_narrow(id, op, d) {
             return;
         }
-        let n: usize = extents.iter().product();
-        let order = order_of(order, op, d, n, self.k.warps);
+        let order = order_of(order, op, d, extents, self.k.warps);
         let (lanes, threads) = (order.lanes, self.threads());
         let a = accumulator(d);
         let acc = self.names.declare("acc");
