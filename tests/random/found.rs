@@ -11,6 +11,8 @@ const FOUND: &[(&str, &str)] = &[
     ("larger_of_nan", include_str!("found/larger_of_nan.tile")),
     // A lane's consecutive elements went on into the next row of a box, with the index of the row before.
     ("region_of_short_rows", include_str!("found/region_of_short_rows.tile")),
+    // The smallest integer is its own absolute value, and 0 is larger.
+    ("absmax_of_the_smallest", include_str!("found/absmax_of_the_smallest.tile")),
 ];
 
 /// A text and the value of its dimensions.

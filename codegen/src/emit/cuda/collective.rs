@@ -19,14 +19,15 @@ impl Emitter<'_> {
         match (op, d) {
             (ReduceOp::Sum, DType::F32) => bits((-0.0f32).to_bits() as u64),
             (ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax, DType::F32) => bits(f32::NAN.to_bits() as u64),
-            (ReduceOp::Sum | ReduceOp::Or | ReduceOp::AbsMax, _) => bits(0),
-            (ReduceOp::Max, DType::I32) => bits(i32::MIN as u32 as u64),
+            (ReduceOp::Sum | ReduceOp::Or, _) => bits(0),
+            // The smallest integer is its own absolute value.
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I32) => bits(i32::MIN as u32 as u64),
             (ReduceOp::Min, DType::I32) => bits(i32::MAX as u64),
-            (ReduceOp::Max, DType::I64) => bits(i64::MIN as u64),
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I64) => bits(i64::MIN as u64),
             (ReduceOp::Min, DType::I64) => bits(i64::MAX as u64),
-            (ReduceOp::Max, DType::I8) => bits(0x80),
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I8) => bits(0x80),
             (ReduceOp::Min, DType::I8) => bits(0x7f),
-            (ReduceOp::Max, _) => bits(0),
+            (ReduceOp::Max | ReduceOp::AbsMax, _) => bits(0),
             (ReduceOp::And, DType::Bool) => bits(1),
             (ReduceOp::Min | ReduceOp::And, _) => bits(u64::MAX >> (64 - d.bits())),
         }
