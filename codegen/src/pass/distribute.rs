@@ -93,7 +93,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
             nodes.push(node);
         } else if let Op::ReduceRegion { vars, extents, body, value, order, op, .. } = op {
             let n = extents.iter().product();
-            let map = row_map(order_of(*order, *op, k.value(*value).dtype, n, k.warps), n, threads);
+            let map = row_map(order_of(*order, *op, k.value(*value).dtype, extents, k.warps), n, threads);
             let mut node = loop_node(id, extents, Some(map));
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             // Fewer lanes than threads: every group does the same work, so tiles must be readable by all.
@@ -110,7 +110,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
                 return;
             }
             let n = extents[*axis];
-            let map = row_map(order_of(*order, *op, k.view(*src).dtype, n, k.warps), n, threads);
+            let map = row_map(order_of(*order, *op, k.view(*src).dtype, &[n], k.warps), n, threads);
             let mut node = Node { op: id, row: None, extents, anchor: Some(map), tiles: vec![] };
             if let Some(t) = tile {
                 if whole(k, *src, t) {
@@ -266,12 +266,12 @@ pub(crate) fn order_of(
     order: Option<crate::ir::Order>,
     op: crate::ir::ReduceOp,
     dtype: crate::ir::DType,
-    n: usize,
+    extents: &[usize],
     warps: usize,
 ) -> crate::ir::Order {
     match order {
         Some(o) if numerics::ordered(op, dtype) => o,
-        Some(_) | None => numerics::lanes_of(n, warps),
+        Some(_) | None => numerics::lanes_of(extents, warps),
     }
 }
 

@@ -192,13 +192,13 @@ fn scratch(k: &Kernel, id: OpId, warps: usize) -> Option<(DType, usize)> {
         Op::Reduce { op, src, axis, order, .. } => {
             let extents = k.const_extents(*src)?;
             let dtype = k.view(*src).dtype;
-            let wide = order_of(*order, *op, dtype, extents[*axis], warps).lanes > 32;
+            let wide = order_of(*order, *op, dtype, &[extents[*axis]], warps).lanes > 32;
             let rows = extents.iter().product::<usize>() / extents[*axis];
             (wide && *axis + 1 == extents.len() && warps > 1).then_some((accumulator(dtype), rows * warps))
         }
         Op::ReduceRegion { op, extents, value, order, .. } => {
             let dtype = k.value(*value).dtype;
-            let wide = order_of(*order, *op, dtype, extents.iter().product(), warps).lanes > 32;
+            let wide = order_of(*order, *op, dtype, extents, warps).lanes > 32;
             (wide && warps > 1).then_some((accumulator(dtype), warps))
         }
         Op::Scan { src, axis, .. } => {
