@@ -259,17 +259,8 @@ fn guards(t: &mut String, k: &Kernel, facts: &Facts) {
 /// Every op that is reachable from the body, in program order.
 fn ops(k: &Kernel) -> impl Iterator<Item = (OpId, &Op, SpanId)> {
     let mut list = vec![];
-    collect(k, &k.block(k.body).ops, &mut list);
-    list.into_iter().map(|id| (id, &k.op(id).op, k.op(id).span))
-}
-
-fn collect(k: &Kernel, block: &[OpId], out: &mut Vec<OpId>) {
-    for &id in block {
-        out.push(id);
-        for b in effects::uses(&k.op(id).op).blocks {
-            collect(k, &k.block(b).ops, out);
-        }
-    }
+    effects::walk(k, k.body, &mut |id, op| list.push((id, op, k.op(id).span)));
+    list.into_iter()
 }
 
 fn resources(t: &mut String, step: &Step, target: Target, caps: Caps, lowered: &Lowered) {

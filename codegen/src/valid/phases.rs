@@ -25,16 +25,13 @@ pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, f
         super::initial::ops_below(k, b, &mut ops);
     }
     for &id in &ops {
-        let (vars, body) = match &k.op(id).op {
-            Op::Parallel { vars, body, .. } => (vars.clone(), *body),
-            Op::Spread { var, body, .. } => (vec![*var], *body),
-            Op::Gemm { .. } | Op::Copy { .. } => {
-                whole_tiles(k, id, found);
-                continue;
-            }
-            _ => continue,
-        };
-        Phase::new(k, r, guards, vars, body).check(found);
+        if let Op::Parallel { vars, body, .. } = &k.op(id).op {
+            Phase::new(k, r, guards, vars.clone(), *body).check(found);
+        } else if let Op::Spread { var, body, .. } = &k.op(id).op {
+            Phase::new(k, r, guards, vec![*var], *body).check(found);
+        } else if matches!(&k.op(id).op, Op::Gemm { .. } | Op::Copy { .. }) {
+            whole_tiles(k, id, found);
+        }
     }
     blocks(k, &ops, found);
 }
@@ -74,10 +71,12 @@ fn blocks(k: &Kernel, ops: &[OpId], found: &mut Vec<Diagnostic>) {
         return;
     }
     for &id in ops {
-        let (view, mut indices) = match &k.op(id).op {
-            Op::Store { view, index, .. } => (*view, index.clone()),
-            Op::Copy { dst, .. } => (dst.view, dst.start.clone()),
-            _ => continue,
+        let (view, mut indices) = if let Op::Store { view, index, .. } = &k.op(id).op {
+            (*view, index.clone())
+        } else if let Op::Copy { dst, .. } = &k.op(id).op {
+            (dst.view, dst.start.clone())
+        } else {
+            continue;
         };
         let Base::Param(p) = k.view(view).base else { continue };
         // Rows that a table names are data.
@@ -104,14 +103,12 @@ fn blocks(k: &Kernel, ops: &[OpId], found: &mut Vec<Diagnostic>) {
 }
 
 fn under_condition(k: &Kernel, ops: &[OpId], id: OpId) -> bool {
-    ops.iter().any(|&o| match &k.op(o).op {
-        Op::If { then, els, .. } => {
-            let mut below = vec![];
-            super::initial::ops_below(k, *then, &mut below);
-            super::initial::ops_below(k, *els, &mut below);
-            below.contains(&id)
-        }
-        _ => false,
+    ops.iter().any(|&o| {
+        let Op::If { then, els, .. } = &k.op(o).op else { return false };
+        let mut below = vec![];
+        super::initial::ops_below(k, *then, &mut below);
+        super::initial::ops_below(k, *els, &mut below);
+        below.contains(&id)
     })
 }
 
@@ -250,10 +247,8 @@ impl<'a> Phase<'a> {
                     self.tables.push((id, self.k.view(table).base));
                 }
                 let Place::Element { view, index } = &e.place else { continue };
-                let same_value = match op {
-                    Op::Store { value, .. } => !self.inner_values.contains(value) || self.k.literal(*value).is_some(),
-                    _ => false,
-                };
+                let same_value = matches!(op, Op::Store { value, .. }
+                    if !self.inner_values.contains(value) || self.k.literal(*value).is_some());
                 self.accesses.push(Access {
                     op: id,
                     kind: e.kind,

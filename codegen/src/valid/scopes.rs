@@ -341,11 +341,7 @@ impl Walk<'_> {
             | Op::Loop { .. }
             | Op::If { .. } => {}
         }
-        let scheduled = match op {
-            Op::BlockBarrier { .. } | Op::Sched(_) => true,
-            Op::Parallel { distribution, .. } => distribution.is_some(),
-            _ => false,
-        };
+        let scheduled = matches!(op, Op::BlockBarrier { .. } | Op::Sched(_) | Op::Parallel { distribution: Some(_), .. });
         if scheduled && self.k.stage == Stage::Plain {
             self.error(id, "V0107", format!("`{name}` is placed on threads in a plain kernel"));
         }
@@ -358,10 +354,7 @@ impl Walk<'_> {
             return;
         }
         let name = self.k.op(op).op.name();
-        let role = match self.k.op(op).op {
-            Op::If { .. } => "the condition",
-            _ => "an operand",
-        };
+        let role = if matches!(self.k.op(op).op, Op::If { .. }) { "the condition" } else { "an operand" };
         if let Some(&outer) = self.origin.get(&v)
             && self.element.as_ref().is_none_or(|e| e.0 != outer)
         {

@@ -314,7 +314,7 @@ impl Emitter<'_> {
                 let ty = self.index_type();
                 let mut e = Element::plain(
                     vec![*var],
-                    defined_inside(k, k.block(*body)),
+                    defined_inside(k, *body),
                     self.out.len(),
                     self.names.depth(),
                     self.depth,
