@@ -662,6 +662,15 @@ pub fn check_limits(
             ));
         }
     }
+    let blocks = grid.iter().take(2).try_fold(1i64, |n, &e| n.checked_mul(e));
+    if grid.len() > 1 && blocks.is_none_or(|n| n > i64::from(u32::MAX)) {
+        let shape: Vec<_> = grid.iter().map(i64::to_string).collect();
+        return Err(refuse(
+            format!("at most {} blocks along two axes", u32::MAX),
+            shape.join(" x "),
+            "use larger tiles",
+        ));
+    }
     if threads > caps.threads {
         let help = "use a config with fewer warps";
         return Err(refuse(format!("at most {} threads a block", caps.threads), format!("{threads}"), help));

@@ -15,6 +15,16 @@ pub struct Rng {
     pub(crate) lo: Ix,
     pub(crate) hi: Ix,
 }
+impl Rng {
+    /// First index.
+    pub fn start(self) -> Ix {
+        self.lo
+    }
+    /// End, exclusive.
+    pub fn end(self) -> Ix {
+        self.hi
+    }
+}
 /// The device range `a..b`; kernels write it as a Rust range.
 #[track_caller]
 pub fn range<A: IntoIx, B: IntoIx>(a: A, b: B) -> Rng {
@@ -41,7 +51,7 @@ pub fn parallel<const N: usize>(extents: [usize; N]) -> Parallel<N> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a device loop",
     label = "a host iterator needs `unroll(..)`",
-    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `pipeline(..)`, `parallel(..)`, `spread(..)` and `tile_loop(..)`"
+    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `pipeline(..)`, `parallel(..)`, `spread(..)`, `tile_loop(..)` and `tile_loop_grouped(..)`"
 )]
 pub trait DeviceLoop {
     /// Loop index or tuple of indices.

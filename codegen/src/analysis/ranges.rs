@@ -399,6 +399,8 @@ impl<'a> Build<'a> {
                 | Op::Loop { .. }
                 | Op::Break
                 | Op::Continue
+                | Op::Check { .. }
+                | Op::GridBarrier
                 | Op::BlockBarrier { .. }
                 | Op::Sched(_) => {}
             }

@@ -149,6 +149,8 @@ pub fn effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
         | Op::Break
         | Op::Continue
         | Op::If { .. }
+        | Op::Check { .. }
+        | Op::GridBarrier
         | Op::BlockBarrier { .. } => vec![],
         Op::Sched(op) => sched_effects(id, op),
     }
@@ -386,8 +388,9 @@ pub fn uses(op: &Op) -> Uses {
                 }
             }
         }
-        Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
         Op::Sched(op) => sched_uses(op, &mut u),
+        Op::Check { cond, .. } => u.values.push(*cond),
+        Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } => {}
     }
     u
 }

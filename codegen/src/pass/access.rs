@@ -6,7 +6,7 @@
 
 use crate::analysis::Ranges;
 use crate::ir::effects::{uses, walk};
-use crate::ir::{Base, BlockId, Gather, IxExpr, IxId, IxVarId, Kernel, Op, Space, ViewId};
+use crate::ir::{Base, BlockId, Gather, IxExpr, IxId, IxVarId, Kernel, Space, ViewId};
 use std::collections::HashSet;
 
 /// Form of an access.

@@ -109,6 +109,8 @@ impl Sync<'_> {
                 self.exits.push(pending.clone());
                 pending
             }
+            // Threads of a block meet there as well.
+            Op::GridBarrier => Pending::new(),
             Op::Alloc { buffer } => {
                 if self.kernel.buffer(*buffer).name == SCRATCH {
                     self.scratch = Some(*buffer);

@@ -32,6 +32,8 @@ pub struct Caps {
     pub shared_bytes_per_sm: usize,
     /// Native conversion from f32 to fp8.
     pub fp8_conversion: bool,
+    /// A kernel can start while the one before it ends.
+    pub dependent_launch: bool,
 }
 
 impl Target {
@@ -67,6 +69,7 @@ impl Target {
                 resident_threads: 2048,
                 shared_bytes_per_sm: 164 * 1024,
                 fp8_conversion: false,
+                dependent_launch: false,
             }),
             Target::Sm90a | Target::Sm100a => Some(Caps {
                 shared_bytes: 227 * 1024,
@@ -76,6 +79,7 @@ impl Target {
                 resident_threads: 2048,
                 shared_bytes_per_sm: 228 * 1024,
                 fp8_conversion: true,
+                dependent_launch: true,
             }),
         }
     }

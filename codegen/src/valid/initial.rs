@@ -136,6 +136,8 @@ impl Walk<'_> {
             | Op::Copy { .. }
             | Op::Reduce { .. }
             | Op::Scan { .. }
+            | Op::Check { .. }
+            | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => {
                 // With roles, every tile counts as written from the start.

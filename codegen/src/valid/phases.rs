@@ -12,7 +12,7 @@ use crate::analysis::ranges::{Leaf, gcd};
 use crate::diag::Diagnostic;
 use crate::ir::effects::{Effect, EffectKind, Place, deep_effects, effects, table_of, uses};
 use crate::ir::{
-    Base, BlockId, CmpOp, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
+    Base, BlockId, CmpOp, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -439,6 +439,7 @@ impl<'a> Phase<'a> {
 
     fn apart(&self, w: &Access, x: &Access) -> bool {
         let mut pairs = self.axes(w, x).unwrap_or_default();
+        pairs.extend(self.split_pairs(w, x));
         pairs.extend(self.address(w).zip(self.address(x)));
         let mut known: HashSet<Atom> =
             self.movers.iter().filter(|m| m.numbers.is_some_and(|(lo, hi)| lo == hi)).map(|m| m.atom).collect();
@@ -577,6 +578,50 @@ impl<'a> Phase<'a> {
         let looked_up = v.gather.is_some() as usize;
         let axes = w.index.iter().zip(&x.index).skip(looked_up).map(|(&a, &b)| (a, b));
         picks.chain(axes).map(|(a, b)| Some((self.poly(a)?, self.poly(b)?))).collect()
+    }
+
+    /// A quotient and a remainder of one number by one divisor, on two axes, are that number: `t[(r / h, r % h)]` names
+    /// different elements for different `r`.
+    fn split_pairs(&self, w: &Access, x: &Access) -> Vec<(Poly, Poly)> {
+        if w.index != x.index || self.axes(w, x).is_none() {
+            return vec![];
+        }
+        let mut out = vec![];
+        let (mut quotients, mut remainders) = (vec![], vec![]);
+        let looked_up = self.k.view(w.view).gather.is_some() as usize;
+        for &i in w.index.iter().skip(looked_up) {
+            self.split_terms(i, &mut quotients, &mut remainders);
+        }
+        for &(a, h) in &quotients {
+            let uniform = self.poly(h).is_some_and(|h| self.uniform(&h));
+            if uniform && remainders.contains(&(a, h)) {
+                out.extend(self.poly(a).map(|a| (a.clone(), a)));
+            }
+        }
+        out
+    }
+
+    /// Quotients and remainders that an index is, but for a part that is the same for all iterations.
+    fn split_terms(&self, i: IxId, quotients: &mut Vec<(IxId, IxId)>, remainders: &mut Vec<(IxId, IxId)>) {
+        match self.k.ix_expr(i) {
+            IxExpr::Div(a, h) => quotients.push((a, h)),
+            IxExpr::Mod(a, h) => remainders.push((a, h)),
+            IxExpr::Add(a, b) | IxExpr::Sub(a, b) => {
+                let same = |e| self.poly(e).is_some_and(|p| self.uniform(&p));
+                match (same(a), same(b)) {
+                    (true, false) => self.split_terms(b, quotients, remainders),
+                    (false, true) => self.split_terms(a, quotients, remainders),
+                    (true, true) | (false, false) => {}
+                }
+            }
+            IxExpr::Const(_)
+            | IxExpr::Sym(_)
+            | IxExpr::Var(_)
+            | IxExpr::Data(_)
+            | IxExpr::Mul(..)
+            | IxExpr::Min(..)
+            | IxExpr::Max(..) => {}
+        }
     }
 
     /// The part of a view's offset that its picked axes do not explain; `None` if it differs between iterations.

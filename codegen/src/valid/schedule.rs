@@ -85,7 +85,7 @@ impl Walk<'_> {
 
     fn op(&mut self, id: OpId, mut p: Pending) -> Pending {
         match &self.k.op(id).op {
-            Op::BlockBarrier { .. } => Pending::new(),
+            Op::BlockBarrier { .. } | Op::GridBarrier => Pending::new(),
             Op::If { then, els, .. } => {
                 let mut a = self.block(*then, p.clone());
                 a.extend(self.block(*els, p));

@@ -11,8 +11,8 @@ use std::ffi::c_void;
 pub(crate) struct Packed(Vec<u64>);
 
 impl Packed {
-    /// Values of the entry's arguments.
-    pub fn new(signature: &Signature, syms: &[i64], ready: &Ready) -> Result<Self> {
+    /// Values of the entry's arguments; `arrivals` is the address of the stream's word for cooperative grids.
+    pub fn new(signature: &Signature, syms: &[i64], ready: &Ready, arrivals: u64) -> Result<Self> {
         let mut slots = Vec::with_capacity(signature.args.len());
         for arg in &signature.args {
             slots.push(match arg {
@@ -34,6 +34,7 @@ impl Packed {
                     }
                     value as u64
                 }
+                SigArg::GridArrivals => arrivals,
                 SigArg::Scalar(param) => match ready.args.get(param.0 as usize) {
                     Some(Arg::Scalar(x)) => x.bits,
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => 0,

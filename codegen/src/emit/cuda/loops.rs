@@ -208,7 +208,8 @@ impl Emitter<'_> {
                 Op::Store { view, .. } => {
                     self.register_tile(*view).is_some() || matches!(forms.get(&id), Some(Form::Wide(_)))
                 }
-                Op::LoadOr { .. } | Op::Atomic { .. } => false,
+                // Iterations that do not exist have nothing to check.
+                Op::LoadOr { .. } | Op::Atomic { .. } | Op::Check { .. } => false,
                 op => bodies(op).is_empty(),
             });
         let mut branch = false;

@@ -44,6 +44,12 @@ pub enum Snippet {
     Widen,
     /// Fragments of bytes.
     Fragments,
+    /// Checks of the kernel.
+    Check,
+    /// Blocks of a grid meet.
+    Grid,
+    /// Kernels that follow each other closely.
+    Dependent,
 }
 
 /// Text of the snippets and of what they need.
@@ -86,5 +92,8 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Widen if caps.fp8_conversion => include_str!("prelude/device/widen.cuh"),
         Snippet::Widen => include_str!("prelude/device/widen_integer.cuh"),
         Snippet::Fragments => include_str!("prelude/device/fragments.cuh"),
+        Snippet::Check => include_str!("prelude/device/check.cuh"),
+        Snippet::Grid => include_str!("prelude/device/grid.cuh"),
+        Snippet::Dependent => include_str!("prelude/device/dependent.cuh"),
     }
 }

@@ -3,13 +3,13 @@
 //! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
 //! graph keeps its tensors and kernels alive itself, since it may replay at any time.
 
-use super::{Gpu, Loaded};
-use crate::device::{Event, EventKind, Graph, Queue, lock};
+use super::{Gpu, Loaded, Shared};
+use crate::device::{Backend, Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
 use crate::launch::pack::Packed;
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result, sys};
-use kiln_codegen::abi::{Arg, Memory};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, sys};
+use kiln_codegen::abi::{Arg, Memory, SigArg};
 use kiln_codegen::bind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,8 @@ pub(super) struct CudaQueue {
     gpu: Arc<Gpu>,
     stream: Arc<CudaStream>,
     capture: Mutex<Option<Kept>>,
+    /// Where blocks of cooperative grids count their arrivals; made by the first launch that needs it.
+    arrivals: Mutex<Option<Arc<dyn Memory>>>,
 }
 
 /// What a graph under capture refers to.
@@ -33,7 +35,19 @@ struct Kept {
 
 impl CudaQueue {
     pub(super) fn new(gpu: Arc<Gpu>, stream: Arc<CudaStream>) -> Self {
-        CudaQueue { gpu, stream, capture: Mutex::default() }
+        CudaQueue { gpu, stream, capture: Mutex::default(), arrivals: Mutex::default() }
+    }
+}
+
+impl CudaQueue {
+    /// Address of the word in which blocks of cooperative grids count. Launches of one stream follow each other, so they
+    /// share it.
+    fn arrivals(&self) -> Result<u64> {
+        let mut word = lock(&self.arrivals);
+        if word.is_none() {
+            *word = Some(Shared(Arc::clone(&self.gpu)).alloc(4)?);
+        }
+        Ok(word.as_ref().map_or(0, |w| w.address()))
     }
 }
 
@@ -43,6 +57,50 @@ fn remember(gpu: &Gpu, kernel: &str) {
     if recent.len() < RECENT_MAX && !recent.iter().any(|r| r == kernel) {
         recent.push(kernel.to_string());
     }
+}
+
+/// Starts a kernel as its launch mode asks.
+///
+/// # Safety
+/// As `cuLaunchKernelEx`: `arguments` has one live slot an argument of the entry, in its order and of its size.
+unsafe fn start(
+    loaded: &Loaded,
+    grid: [u32; 3],
+    stream: sys::CUstream,
+    arguments: &mut [*mut std::ffi::c_void],
+) -> std::result::Result<(), DriverError> {
+    let (source, mode) = (&loaded.compiled.source, loaded.compiled.scheduled.properties.launch);
+    let attribute = |id, set: &dyn Fn(&mut sys::CUlaunchAttributeValue)| {
+        // SAFETY: both are plain data for which all bits zero are a value.
+        let mut a: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        a.id = id;
+        set(&mut a.value);
+        a
+    };
+    let mut attributes = vec![];
+    if mode.cooperative {
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attributes.push(attribute(id, &|v| v.cooperative = 1));
+    }
+    if mode.dependent {
+        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes.push(attribute(id, &|v| v.programmaticStreamSerializationAllowed = 1));
+    }
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: source.threads as u32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: source.shared_bytes as u32,
+        hStream: stream,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: attributes.len() as u32,
+    };
+    let function = loaded.function.cu_function();
+    // SAFETY: the caller's promise; the configuration and its attributes live until the call returns.
+    unsafe { sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }.result()
 }
 
 impl Queue for CudaQueue {
@@ -64,7 +122,8 @@ impl Queue for CudaQueue {
         if grid.contains(&0) {
             return Ok(());
         }
-        let mut packed = Packed::new(&source.signature, &syms, ready)?;
+        let arrivals = if source.signature.args.contains(&SigArg::GridArrivals) { self.arrivals()? } else { 0 };
+        let mut packed = Packed::new(&source.signature, &syms, ready, arrivals)?;
         let mut pointers = packed.pointers();
         // `check_limits` has bounded every extent by 2^31 - 1.
         let extent = |axis: usize| grid.get(axis).copied().unwrap_or(1) as u32;
@@ -74,17 +133,8 @@ impl Queue for CudaQueue {
         // signature the source was emitted with; the driver copies the values before it returns. Tensors were bound,
         // so every address is inside a live allocation of this device, which outlives the launch because freeing
         // waits for the device.
-        unsafe {
-            result::launch_kernel(
-                loaded.function.cu_function(),
-                (extent(0), extent(1), extent(2)),
-                (source.threads as u32, 1, 1),
-                source.shared_bytes as u32,
-                self.stream.cu_stream(),
-                &mut pointers,
-            )
-        }
-        .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
+        unsafe { start(&loaded, [extent(0), extent(1), extent(2)], self.stream.cu_stream(), &mut pointers) }
+            .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
         let mut capture = lock(&self.capture);
         match &mut *capture {
             Some(kept) => {

@@ -167,6 +167,13 @@ impl Queue for Sim {
         if extents.contains(&0) {
             return Ok(());
         }
+        if source.signature.args.contains(&SigArg::GridArrivals) {
+            return Err(Error::Unsupported {
+                what: format!("{}: `{}`, whose blocks wait for each other", self.name, ready.name()),
+                expected: "a kernel without `grid_sync`, or the device `cpu`".into(),
+                got: "a grid that must run as a whole; the model of the chip runs one block after another".into(),
+            });
+        }
         let mut grid = [1u32; 3];
         for (g, &e) in grid.iter_mut().zip(&extents) {
             *g = u32::try_from(e).unwrap_or(u32::MAX);
@@ -183,6 +190,8 @@ impl Queue for Sim {
                     _ => SimArg::Word(0),
                 },
                 SigArg::Sym { sym, .. } => SimArg::Word(syms.get(sym.0 as usize).copied().unwrap_or(0) as u64),
+                // Refused above.
+                SigArg::GridArrivals => SimArg::Word(0),
                 SigArg::Scalar(p) => match ready.args.get(p.0 as usize) {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
