@@ -7,6 +7,7 @@ use crate::dtype::Bool;
 use crate::index::{IntoIx, Ix};
 use crate::scalar::V;
 use crate::session::{Session, with};
+use crate::tile::NOTHING;
 use kiln_codegen::ir::{BlockId, IxId, IxVarId, IxVarKind, Op, SpanId, UnaryOp};
 
 /// A device range `a..b`.
@@ -190,7 +191,7 @@ pub(crate) fn open_box(
 ) -> (Vec<IxVarId>, BlockId) {
     s.block_level(what);
     if extents.contains(&0) {
-        s.error("B0202", format!("`{what}` over {extents:?} has no iterations"));
+        s.error("B0202", format!("`{what}` over {extents:?} has no iterations")).help = Some(NOTHING.into());
     }
     let zero = s.b.ix_const(0);
     let defaults = ["i", "j", "k", "l", "m"];

@@ -2,6 +2,7 @@
 //! split indices, and the order in which tiles start.
 
 #[path = "common/run.rs"]
+#[allow(dead_code, reason = "every test crate uses another part")]
 mod run;
 
 use dsl::prelude::*;

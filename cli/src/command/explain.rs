@@ -11,7 +11,7 @@ use crate::output::{Output, number};
 use kiln_codegen::abi::Arg;
 use kiln_codegen::compile::Lowered;
 use kiln_codegen::ir::effects;
-use kiln_codegen::ir::{Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
+use kiln_codegen::ir::{Base, BlockId, BufferId, Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
 use kiln_codegen::spec::{Case, OpSpec};
 use kiln_codegen::target::{Caps, Target};
 use kiln_codegen::valid::Facts;
@@ -118,6 +118,8 @@ fn kernel(t: &mut String, k: &Kernel, facts: &Facts) {
     loops(t, k);
     reductions(t, k);
     if k.stage == Stage::Scheduled {
+        memory_map(t, k);
+        pipelines(t, k);
         barriers(t, k);
     }
     guards(t, k, facts);
@@ -214,6 +216,95 @@ fn reductions(t: &mut String, k: &Kernel) {
         })
         .collect();
     section(t, "reductions, in the order every target obeys", &rows, "none");
+}
+
+/// Where shared tiles lie, and from which line to which each holds something that is still needed.
+fn memory_map(t: &mut String, k: &Kernel) {
+    let list: Vec<(OpId, &Op, SpanId)> = ops(k).collect();
+    let line_of = |at: usize| k.span_of(list[at].2).line;
+    let mut rows = vec![];
+    let mut spans = vec![];
+    for (i, b) in k.buffers.iter().enumerate() {
+        let (Space::Shared, Some(m)) = (b.space, &b.memory) else { continue };
+        let base = Base::Buffer(BufferId(i as u32));
+        let mut touched: Vec<usize> = vec![];
+        let mut made = 0;
+        for (at, (id, op, _)) in list.iter().enumerate() {
+            if matches!(op, Op::Alloc { buffer } if Base::Buffer(*buffer) == base) {
+                made = at;
+            }
+            if effects::effects(k, *id).iter().any(|e| e.base(k) == base) {
+                touched.push(at);
+            }
+        }
+        // The scratch of a collective is no operand of it: it is used by the op that follows.
+        let (mut first, mut last) = match (touched.first(), touched.last()) {
+            (Some(&a), Some(&b)) => (a, b),
+            (Some(_) | None, _) => (made, (made + 1).min(list.len().saturating_sub(1))),
+        };
+        // What a loop uses and does not make, it needs from its first iteration to its last.
+        for (at, (_, op, _)) in list.iter().enumerate() {
+            if !matches!(op, Op::For { .. } | Op::Loop { .. }) {
+                continue;
+            }
+            let inside: usize = effects::bodies(op).iter().map(|&b| below(k, b)).sum();
+            let (from, to) = (at + 1, at + inside);
+            let within = |x: usize| from <= x && x <= to;
+            if !within(made) && (within(first) || within(last)) {
+                (first, last) = (first.min(from), last.max(to));
+            }
+        }
+        let rank_bytes = match m.strides.first() {
+            Some(&s) => b.dtype.bytes(s * b.extents.first().copied().unwrap_or(1)),
+            None => b.dtype.bytes(1),
+        };
+        spans.push((first, last, rank_bytes));
+        rows.push((
+            m.offset_bytes,
+            format!(
+                "{:>6}..{:<6} {}  live from line {} to {}",
+                m.offset_bytes,
+                m.offset_bytes + rank_bytes,
+                b.name,
+                line_of(first),
+                line_of(last)
+            ),
+        ));
+    }
+    rows.sort();
+    let rows: Vec<String> = rows.into_iter().map(|r| r.1).collect();
+    section(t, "shared memory map (one version of each tile)", &rows, "none");
+    let peak =
+        (0..list.len()).map(|at| spans.iter().filter(|s| s.0 <= at && at <= s.1).map(|s| s.2).sum::<usize>()).max();
+    if let Some(peak) = peak.filter(|&p| p > 0) {
+        line!(t, "  at most {peak} bytes of them hold something that is still needed at one time");
+    }
+}
+
+/// Number of ops in a block and the blocks below it.
+fn below(k: &Kernel, block: BlockId) -> usize {
+    let mut n = 0;
+    effects::walk(k, block, &mut |_, _| n += 1);
+    n
+}
+
+fn pipelines(t: &mut String, k: &Kernel) {
+    let rows: Vec<String> = ops(k)
+        .filter_map(|(_, op, span)| {
+            let Op::For { stages, var, .. } = op else { return None };
+            (*stages > 1).then(|| {
+                format!(
+                    "loop over {}: {stages} stages, copies run {} iterations ahead, an iteration waits until at most {} groups \
+                     of copies are under way  ({})",
+                    k.ix_var(*var).name,
+                    stages - 1,
+                    stages - 2,
+                    at(k, span)
+                )
+            })
+        })
+        .collect();
+    section(t, "pipelines", &rows, "none: no copy runs ahead");
 }
 
 fn barriers(t: &mut String, k: &Kernel) {

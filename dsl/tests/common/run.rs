@@ -35,6 +35,19 @@ impl From<f32> for Given {
     }
 }
 
+/// Arguments in fresh memory.
+fn place(args: &[Given]) -> Vec<Arg> {
+    args.iter()
+        .map(|g| match g {
+            Given::Tensor(t) => {
+                let memory = Arc::new(HostMemory::from_bytes(&t.data));
+                Arg::Tensor(TensorView::contiguous(t.dtype, &t.shape, memory))
+            }
+            Given::F32(x) => Arg::Scalar(Literal { dtype: DType::F32, bits: u64::from(x.to_bits()) }),
+        })
+        .collect()
+}
+
 fn text(all: &[Diagnostic]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -45,16 +58,7 @@ fn text(all: &[Diagnostic]) -> String {
 pub fn run(def: &dyn KernelDef, config: &Config, args: &[Given]) -> Vec<Vec<f64>> {
     let mut result: Option<Vec<Vec<f64>>> = None;
     for sanitize in [false, true] {
-        let given: Vec<Arg> = args
-            .iter()
-            .map(|g| match g {
-                Given::Tensor(t) => {
-                    let memory = Arc::new(HostMemory::from_bytes(&t.data));
-                    Arg::Tensor(TensorView::contiguous(t.dtype, &t.shape, memory))
-                }
-                Given::F32(x) => Arg::Scalar(Literal { dtype: DType::F32, bits: u64::from(x.to_bits()) }),
-            })
-            .collect();
+        let given = place(args);
         let bound = bind::bind(def, config, &given).unwrap_or_else(|e| panic!("{e}"));
         let built = compile::build(def, &bound.request).unwrap_or_else(|all| panic!("{}", text(&all)));
         if !sanitize {
@@ -90,16 +94,7 @@ pub fn run(def: &dyn KernelDef, config: &Config, args: &[Given]) -> Vec<Vec<f64>
 /// The text for a target of a kernel that takes these arguments.
 #[track_caller]
 pub fn emitted(def: &dyn KernelDef, config: &Config, args: &[Given], target: Target) -> String {
-    let given: Vec<Arg> = args
-        .iter()
-        .map(|g| match g {
-            Given::Tensor(t) => {
-                let memory = Arc::new(HostMemory::from_bytes(&t.data));
-                Arg::Tensor(TensorView::contiguous(t.dtype, &t.shape, memory))
-            }
-            Given::F32(x) => Arg::Scalar(Literal { dtype: DType::F32, bits: u64::from(x.to_bits()) }),
-        })
-        .collect();
+    let given = place(args);
     let bound = bind::bind(def, config, &given).unwrap_or_else(|e| panic!("{e}"));
     let built = compile::build(def, &bound.request).unwrap_or_else(|all| panic!("{}", text(&all)));
     compile::source(&built, target).unwrap_or_else(|all| panic!("{}", text(&all))).source.text
@@ -128,4 +123,20 @@ pub fn ints(shape: &[usize], values: &[i32]) -> HostTensor {
 /// One chain of fused multiply-adds in ascending `k`.
 pub fn chain(from: f32, k: std::ops::Range<usize>, a: impl Fn(usize) -> f64, b: impl Fn(usize) -> f64) -> f32 {
     k.fold(from, |acc, p| (a(p) as f32).mul_add(b(p) as f32, acc))
+}
+
+/// Runs a kernel on the VM once; gives the last tensor, or what went wrong.
+pub fn failure(def: &dyn KernelDef, args: &[Given]) -> Result<Vec<f64>, String> {
+    let given = place(args);
+    let bound = bind::bind(def, &Config::default(), &given).map_err(|e| e.to_string())?;
+    let built = compile::build(def, &bound.request).map_err(|all| text(&all))?;
+    let syms = bind::sym_values(&built.kernel, &bound.dims, &given);
+    vm::run(&built.kernel, &built.facts, &syms, &given, &vm::Options::default()).map_err(|all| text(&all))?;
+    match given.last() {
+        Some(Arg::Tensor(v)) => {
+            let data = v.memory.host().expect("host memory").to_bytes();
+            Ok(HostTensor { dtype: v.dtype, shape: v.shape.clone(), data }.to_f64())
+        }
+        Some(Arg::Scalar(_) | Arg::Absent | Arg::Workspace { .. }) | None => Ok(vec![]),
+    }
 }
