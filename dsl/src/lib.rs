@@ -91,6 +91,7 @@ mod math;
 mod matrix;
 mod ops;
 #[doc(hidden)]
+mod packed;
 pub mod plumbing;
 pub mod prelude;
 mod scalar;

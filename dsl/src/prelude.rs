@@ -18,6 +18,7 @@ pub use crate::ops::{
     reduce_max, reduce_min, reduce_sum, suffix_sum_exclusive, suffix_sum_inclusive, tile_absmax, tile_all, tile_any,
     tile_max, tile_min, tile_sum, warps, zero,
 };
+pub use crate::packed::{e5m6_code, e5m6_pack, e5m6_unpack, e5m6_value, e8m0_pack, e8m0_unpack};
 pub use crate::scalar::{IntoV, V, lit};
 pub use crate::select::topk_small;
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};

@@ -238,3 +238,51 @@ fn panels_cover_every_tile_once() {
         assert!(order.is_sorted(), "{gx} x {gy} in panels of {p}");
     }
 }
+
+#[kernel]
+fn twelve_bits(x: In![F32; n, 8], words: Out![U32; n, 3], back: Out![F32; n, 8]) {
+    let b = grid(n.div_ceil(32)) * 32;
+    for i in parallel([32]) {
+        let r = b + i;
+        let at = |c: usize| x[(r, c)];
+        let codes = host!([0, 1, 2, 3, 4, 5, 6, 7].map(|c| e5m6_code(at(c))));
+        let packed = e5m6_pack(codes);
+        for (k, &word) in unroll(packed.iter().enumerate()) {
+            words[(r, k)] = word;
+        }
+        for (k, &code) in unroll(e5m6_unpack(packed).iter().enumerate()) {
+            back[(r, k)] = e5m6_value(code);
+        }
+    }
+}
+
+#[test]
+fn e5m6_codes_round_to_nearest_even_and_pack_from_the_top() {
+    let step = 2f64.powi(-20);
+    let mut values: Vec<f64> = noise(Data::F32, &[8 * 30], 9).to_f64();
+    // Every scale, subnormals and their ties, the carry into the first normal number, saturation.
+    values.iter_mut().enumerate().for_each(|(i, v)| *v *= 2f64.powi(i as i32 % 40 - 22));
+    values.extend([0.0, -0.0, step, -step, 1.5 * step, 2.5 * step, 63.5 * step, 63.4 * step]);
+    values.extend([1.0078125, 1.0234375, 65024.0, 65535.0, -1e9, 65023.0, 2f64.powi(-14), 0.5 * step]);
+    let x = HostTensor::from_f64(Data::F32, &[values.len() / 8, 8], &values);
+    let n = values.len() / 8;
+    let args: [Given; 3] = [(&x).into(), HostTensor::zeros(Data::U32, &[n, 3]).into(), filled(&[n, 8], 0.0)];
+    let all = run(&*twelve_bits::kernel(), &Config::default(), &args);
+    for (row, (x, words)) in x.to_f64().chunks(8).zip(all[1].chunks(3)).enumerate() {
+        let mut bits = 0u128;
+        for (i, &v) in x.iter().enumerate() {
+            let size = v.abs().min(65024.0);
+            let exponent = if size > 0.0 { (size.log2().floor() as i32).clamp(-14, 15) } else { -14 };
+            let unit = 2f64.powi(exponent - 6);
+            let value = (size / unit).round_ties_even() * unit;
+            let want = if v.is_sign_negative() { -value } else { value };
+            assert_eq!(all[2][row * 8 + i].to_bits(), want.to_bits(), "{v} became {}", all[2][row * 8 + i]);
+            let exponent = if value > 0.0 { (value.log2().floor() as i32).clamp(-14, 15) } else { -14 };
+            let steps = (value / 2f64.powi(exponent - 6)) as u128;
+            let code = if steps < 64 { steps } else { (exponent + 15) as u128 * 64 + steps - 64 };
+            bits = bits << 12 | code | u128::from(v.is_sign_negative()) << 11;
+        }
+        let want: Vec<f64> = [64, 32, 0].map(|s| f64::from((bits >> s) as u32)).to_vec();
+        assert_eq!(words, want, "row {row}");
+    }
+}
