@@ -662,15 +662,6 @@ pub fn check_limits(
             ));
         }
     }
-    let blocks = grid.iter().take(2).try_fold(1i64, |n, &e| n.checked_mul(e));
-    if grid.len() > 1 && blocks.is_none_or(|n| n > i64::from(u32::MAX)) {
-        let shape: Vec<_> = grid.iter().map(i64::to_string).collect();
-        return Err(refuse(
-            format!("at most {} blocks along two axes", u32::MAX),
-            shape.join(" x "),
-            "use larger tiles",
-        ));
-    }
     if threads > caps.threads {
         let help = "use a config with fewer warps";
         return Err(refuse(format!("at most {} threads a block", caps.threads), format!("{threads}"), help));
@@ -680,6 +671,26 @@ pub fn check_limits(
         return Err(refuse(expected, format!("{shared_bytes}"), "use a config with smaller tiles"));
     }
     Ok(())
+}
+
+/// Refuses a grid of tiles in panels whose tiles cannot be counted in 32 bits: the emitted text counts them.
+///
+/// # Errors
+/// If there are more.
+pub fn check_panels(kernel: &Kernel, grid: &[i64]) -> Result<(), LaunchError> {
+    let tiles = grid.iter().take(2).try_fold(1i64, |n, &e| n.checked_mul(e));
+    if kernel.raster.is_none() || grid.len() < 2 || tiles.is_some_and(|n| n <= i64::from(u32::MAX)) {
+        return Ok(());
+    }
+    let shape: Vec<_> = grid.iter().map(i64::to_string).collect();
+    Err(LaunchError {
+        kernel: kernel.name.clone(),
+        parameter: None,
+        kind: LaunchErrorKind::Limits,
+        expected: format!("at most {} output tiles", u32::MAX),
+        got: shape.join(" x "),
+        help: "use larger tiles".into(),
+    })
 }
 
 #[cfg(test)]

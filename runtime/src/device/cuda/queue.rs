@@ -8,7 +8,7 @@ use crate::device::{Backend, Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
 use crate::launch::pack::Packed;
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result, sys};
 use kiln_codegen::abi::{Arg, Memory, SigArg};
 use kiln_codegen::bind;
 use std::sync::atomic::Ordering;
@@ -86,19 +86,25 @@ unsafe fn start(
         let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attributes.push(attribute(id, &|v| v.programmaticStreamSerializationAllowed = 1));
     }
+    let function = loaded.function.cu_function();
+    let (threads, shared) = (source.threads as u32, source.shared_bytes as u32);
+    if attributes.is_empty() {
+        let [x, y, z] = grid;
+        // SAFETY: the caller's promise.
+        return unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, stream, arguments) };
+    }
     let config = sys::CUlaunchConfig {
         gridDimX: grid[0],
         gridDimY: grid[1],
         gridDimZ: grid[2],
-        blockDimX: source.threads as u32,
+        blockDimX: threads,
         blockDimY: 1,
         blockDimZ: 1,
-        sharedMemBytes: source.shared_bytes as u32,
+        sharedMemBytes: shared,
         hStream: stream,
         attrs: attributes.as_mut_ptr(),
         numAttrs: attributes.len() as u32,
     };
-    let function = loaded.function.cu_function();
     // SAFETY: the caller's promise; the configuration and its attributes live until the call returns.
     unsafe { sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }.result()
 }
@@ -119,6 +125,7 @@ impl Queue for CudaQueue {
         if let Some(caps) = gpu.info.target.caps() {
             bind::check_limits(ready.name(), &grid, source.threads, source.shared_bytes, &caps)?;
         }
+        bind::check_panels(kernel, &grid)?;
         if grid.contains(&0) {
             return Ok(());
         }
