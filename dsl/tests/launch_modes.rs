@@ -120,7 +120,7 @@ fn alone(x: InOut![F32; n]) {
 #[kernel(cooperative)]
 fn sometimes(x: InOut![F32; n]) {
     let b = grid(n);
-    for i in 0..3 {
+    for _ in 0..3 {
         grid_sync();
         x[b] = 1.0;
     }
