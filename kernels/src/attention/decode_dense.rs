@@ -386,9 +386,9 @@ impl OpSpec for MlaDecodeDense {
             return Cost::default();
         };
         // Lengths are data: the whole table counts.
-        let keys = p::count(&[s.batch, s.max_pages, s.page]);
-        let flops = keys * 2.0 * p::count(&[s.queries, s.heads, s.dk + s.dv]);
+        let keys = p::product(&[s.batch, s.max_pages, s.page]);
+        let flops = keys * 2.0 * p::product(&[s.queries, s.heads, s.dk + s.dv]);
         let moved = p::bytes(&outputs.iter().chain(specs.get("q")).collect::<Vec<_>>());
-        Cost { flops, bytes: keys * 2.0 * p::count(&[s.key_heads, s.dk]) + moved }
+        Cost { flops, bytes: keys * 2.0 * p::product(&[s.key_heads, s.dk]) + moved }
     }
 }

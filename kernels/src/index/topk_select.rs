@@ -395,6 +395,6 @@ impl OpSpec for TopkSelect {
             return Cost::default();
         };
         let written: Vec<_> = outputs.iter().chain([x]).collect();
-        Cost { flops: p::count(&x.shape), bytes: p::bytes(&written) }
+        Cost { flops: p::product(&x.shape), bytes: p::bytes(&written) }
     }
 }

@@ -138,6 +138,6 @@ impl OpSpec for Hadamard {
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Cost {
         let Ok(x) = input(specs) else { return Cost::default() };
         let levels = f64::from(x.shape[x.shape.len() - 1].checked_ilog2().unwrap_or(0));
-        Cost { flops: levels * p::count(&x.shape), bytes: 2.0 * p::bytes(&[x]) }
+        Cost { flops: levels * p::product(&x.shape), bytes: 2.0 * p::bytes(&[x]) }
     }
 }
