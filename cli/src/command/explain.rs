@@ -1,6 +1,7 @@
 //! `kiln explain`: what the compiler decided for a kernel on a target, and why.
 //!
-//! Only what the compiled kernel itself says: this file reads the IR, it derives nothing a pass did not record.
+//! Only what the compiled kernel itself says: this file reads the IR and derives nothing that a pass did not record, except
+//! from where to where a shared tile is needed.
 
 use crate::catalog::{self, Selection};
 use crate::command::emit;
