@@ -443,9 +443,9 @@ impl Emitter<'_> {
     /// True if a wide store can convert from f32 in pairs: its value is a cast used nowhere else.
     fn narrowing(&self, value: ValueId, to: DType) -> bool {
         let packs = matches!(to, DType::Bf16 | DType::F16 | DType::E4m3 | DType::E5m2);
-        let cast = self.k.value(value).def.and_then(|d| match &self.k.op(d).op {
-            Op::Cast { x, .. } => Some(*x),
-            _ => None,
+        let cast = self.k.value(value).def.and_then(|d| {
+            let Op::Cast { x, .. } = &self.k.op(d).op else { return None };
+            Some(*x)
         });
         packs
             && self.uses.get(&value).is_some_and(|u| u.0 == 1)
