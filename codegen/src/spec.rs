@@ -52,6 +52,8 @@ pub struct KernelInfo {
     pub deterministic: bool,
     /// Dimensions declared `batch_invariant`.
     pub batch_invariant: Vec<String>,
+    /// Declared `cooperative` or `pdl`.
+    pub launch: crate::ir::LaunchMode,
 }
 
 /// Static description of a parameter.

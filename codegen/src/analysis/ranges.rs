@@ -404,6 +404,8 @@ impl<'a> Build<'a> {
                 | Op::Loop { .. }
                 | Op::Break
                 | Op::Continue
+                | Op::Check { .. }
+                | Op::GridBarrier
                 | Op::BlockBarrier { .. }
                 | Op::Sched(_) => {}
             }

@@ -346,6 +346,8 @@ impl<'k> Cloner<'k> {
                     .collect();
                 Op::If { cond, then, els, results }
             }
+            Op::Check { cond, message } => Op::Check { cond: self.value(cond), message },
+            Op::GridBarrier => Op::GridBarrier,
             Op::BlockBarrier { reason } => Op::BlockBarrier { reason },
             Op::Sched(op) => Op::Sched(self.sched(op)),
         };

@@ -34,8 +34,8 @@ pub use clone::Cloner;
 pub use dtype::{DType, Literal};
 pub use index::{IxExpr, IxId, IxVar, IxVarId, IxVarKind, Sym, SymId, SymKind};
 pub use kernel::{
-    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, Param, ParamId, ParamKind, Properties,
-    Relation, Require, RingId, RoleId, Space, Stage, Value, ValueId, View, ViewId,
+    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, LaunchMode, Param, ParamId, ParamKind,
+    Properties, Relation, Require, RingId, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
 pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{

@@ -6,10 +6,11 @@
 //! A tile that fits no single map, or is used in any other way, moves to shared memory: correct everywhere, just slower.
 
 use super::access::{Form, Lanes, inner_axis, memory_bits};
+use super::numerics;
 use super::residency::Map;
-use super::{numerics, walk};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
+use crate::ir::effects::{bodies, walk};
 use crate::ir::{Base, BlockId, BufferId, Distribution, IxExpr, IxId, IxVarId, Kernel, Op, OpId, Space, ViewId};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +87,7 @@ struct Solution {
 fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform: &mut BTreeSet<BufferId>) -> Vec<Node> {
     let mut nodes = vec![];
     let mut inside = BTreeSet::new();
-    walk(k, k.block(k.body), &mut |id, op| {
+    walk(k, k.body, &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
             let mut node = loop_node(id, extents, None);
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
@@ -140,7 +141,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
         }
     }
     // What is left are accesses outside of loops with a distribution.
-    walk(k, k.block(k.body), &mut |id, op| {
+    walk(k, k.body, &mut |id, op| {
         if let Some((view, index)) = element_access(op)
             && !inside.contains(&id)
         {
@@ -165,7 +166,7 @@ fn loop_tiles(
     uniform: &mut BTreeSet<BufferId>,
     inside: &mut BTreeSet<OpId>,
 ) {
-    walk(k, k.block(body), &mut |id, op| {
+    walk(k, body, &mut |id, op| {
         let Some((view, index)) = element_access(op) else { return };
         inside.insert(id);
         let Some(tile) = frag_of(k, view) else { return };
@@ -422,8 +423,8 @@ fn solve(
 /// them writes while another still reads.
 fn updates_memory(k: &Kernel, node: &Node, shared: &BTreeSet<BufferId>) -> bool {
     let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
-    for b in super::nested(&k.op(node.op).op) {
-        walk(k, k.block(b), &mut |_, op| {
+    for b in bodies(&k.op(node.op).op) {
+        walk(k, b, &mut |_, op| {
             let Some((view, _)) = element_access(op) else { return };
             let place = match k.view(view).base {
                 Base::Param(p) => (0, p.0),
@@ -445,9 +446,8 @@ fn choose_vec(k: &Kernel, ranges: &Ranges, members: &[&Node]) -> usize {
         let (mut widest, mut full) = (0, false);
         for n in members {
             let Op::Parallel { vars, extents, body, .. } = &k.op(n.op).op else { continue };
-            let block = k.block(*body);
-            let lanes = Lanes::new(k, ranges, vars, extents, block, vec);
-            for &id in &block.ops {
+            let lanes = Lanes::new(k, ranges, vars, extents, *body, vec);
+            for &id in &k.block(*body).ops {
                 let Some((view, index)) = element_access(&k.op(id).op) else { continue };
                 if frag_of(k, view).is_some() {
                     continue;

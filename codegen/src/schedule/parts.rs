@@ -3,11 +3,11 @@
 //! Recognition only. A kernel of another shape is refused with the reason, and keeps the portable form.
 
 use crate::analysis::Ranges;
+use crate::ir::effects::walk;
 use crate::ir::{
     Access, Base, BufferId, DType, GemmScale, IxExpr, IxId, IxVarId, Kernel, Op, OpId, ParamId, ParamKind, Region,
     Space, ViewId,
 };
-use crate::pass::walk;
 
 /// Why a schedule does not fit, in words that follow "the automatic schedule does not apply: ".
 pub type Reason = String;
@@ -129,7 +129,7 @@ impl Parts {
         // Nobody else may touch the tiles that move into the ring.
         let inside: Vec<OpId> = self.copies.iter().map(|c| c.op).chain(self.products.iter().map(|p| p.op)).collect();
         let mut stranger = None;
-        walk(k, k.block(k.body), &mut |id, op| {
+        walk(k, k.body, &mut |id, op| {
             let used = crate::ir::effects::uses(op);
             let touches = used.views.iter().any(|v| self.copy_of(k, *v).is_some());
             if touches && !inside.contains(&id) {

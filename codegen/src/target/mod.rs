@@ -36,6 +36,8 @@ pub struct Caps {
     pub fp8_conversion: bool,
     /// Matrix instructions of whole warp groups, with operands in shared memory, and a copy engine for tensors.
     pub warp_group_matrix: bool,
+    /// A kernel can start while the one before it ends.
+    pub dependent_launch: bool,
 }
 
 impl Target {
@@ -73,6 +75,7 @@ impl Target {
                 cluster_blocks: 1,
                 fp8_conversion: false,
                 warp_group_matrix: false,
+                dependent_launch: false,
             }),
             Target::Sm90a | Target::Sm100a => Some(Caps {
                 warp_group_matrix: matches!(self, Target::Sm90a),
@@ -84,6 +87,7 @@ impl Target {
                 shared_bytes_per_sm: 228 * 1024,
                 cluster_blocks: 16,
                 fp8_conversion: true,
+                dependent_launch: true,
             }),
         }
     }

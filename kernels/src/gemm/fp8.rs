@@ -440,6 +440,6 @@ impl OpSpec for GemmFp8 {
             !packed && !columns && (s.name != "c" || x.accumulate)
         };
         let read: Vec<_> = specs.values().filter(|s| s.name != "d").filter(unread).chain([&d]).collect();
-        Cost { flops: 2.0 * (x.m * x.n * x.k) as f64, bytes: p::bytes(&read) }
+        Cost { flops: 2.0 * p::product(&[x.m, x.n, x.k]), bytes: p::bytes(&read) }
     }
 }

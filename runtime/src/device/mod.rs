@@ -277,7 +277,10 @@ impl Stream {
         let memory = lock(&self.workspaces).get(&self.device, &plan.workspaces)?;
         for (step, launch) in plan.steps.iter().enumerate() {
             let args = place(step, launch, &plan.workspaces, &memory)?;
-            run(&self.bind(launch, args)?)?;
+            let ready = self.bind(launch, args)?;
+            if !ready.idle() {
+                run(&ready)?;
+            }
         }
         Ok(())
     }
@@ -307,7 +310,8 @@ impl Launcher for Stream {
     type Error = Error;
     fn launch(&self, launch: &Launch) -> Result<()> {
         let args = place(0, launch, &[], &[])?;
-        self.queue.launch(&self.bind(launch, args)?)
+        let ready = self.bind(launch, args)?;
+        if ready.idle() { Ok(()) } else { self.queue.launch(&ready) }
     }
     fn run(&self, plan: &Plan) -> Result<()> {
         self.each_step(plan, |ready| self.queue.launch(ready))

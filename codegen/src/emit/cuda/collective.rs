@@ -488,7 +488,7 @@ impl Emitter<'_> {
         let k = self.k;
         let mut e = super::loops::Element::plain(
             vec![var],
-            crate::pass::access::defined_inside(k, k.block(region)),
+            crate::pass::access::defined_inside(k, region),
             self.out.len(),
             self.names.depth(),
             self.depth,

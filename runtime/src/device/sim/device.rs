@@ -198,6 +198,13 @@ impl Queue for Sim {
         if extents.contains(&0) {
             return Ok(());
         }
+        if source.signature.args.contains(&SigArg::GridArrivals) {
+            return Err(Error::Unsupported {
+                what: format!("{}: `{}`, whose blocks wait for each other", self.name, ready.name()),
+                expected: "a kernel without `grid_sync`, or the device `cpu`".into(),
+                got: "a grid that must run as a whole; the model of the chip runs one block after another".into(),
+            });
+        }
         let grid = grid_of(&source.launch_blocks(&extents, RESIDENT)).map_err(|e| self.error(ready.name(), e))?;
         let args = source.signature.args.iter().map(|arg| {
             Ok(match arg {
@@ -208,6 +215,8 @@ impl Queue for Sim {
                     _ => SimArg::Word(0),
                 },
                 SigArg::Sym { sym, .. } => SimArg::Word(syms.get(sym.0 as usize).copied().unwrap_or(0) as u64),
+                // Refused above.
+                SigArg::GridArrivals => SimArg::Word(0),
                 SigArg::Scalar(p) => match ready.args.get(p.0 as usize) {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
