@@ -681,8 +681,7 @@ fn operand(
     let mut extents = old.extents.clone();
     if let Some((rows, first)) = split {
         extents[row_axis] = c.k.ix_const_id(rows as i64);
-        let w = c.k.ix_const_id(width as i64);
-        let skip = c.k.ix_mul(first, w);
+        let skip = times(c, first, width as i64);
         offset = c.k.ix_add(offset, skip);
     }
     c.new_view(View { extents, offset, ..old })
@@ -888,6 +887,18 @@ fn multiple_of(k: &Kernel, ranges: &Ranges, e: IxId) -> Option<i64> {
         IxExpr::Const(c) => Some(if c == 0 { 1 << 20 } else { c }),
         _ => None,
     }
+}
+
+/// `e * n`, with one factor where `e` is a product already.
+fn times(c: &mut Cloner<'_>, e: IxId, n: i64) -> IxId {
+    if let IxExpr::Mul(a, b) = c.k.ix_expr(e)
+        && let Some(b) = c.k.ix_const(b)
+    {
+        let n = c.k.ix_const_id(b * n);
+        return c.k.ix_mul(a, n);
+    }
+    let n = c.k.ix_const_id(n);
+    c.k.ix_mul(e, n)
 }
 
 fn gcd(a: usize, b: usize) -> usize {
