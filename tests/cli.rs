@@ -150,7 +150,17 @@ fn emit_prints_every_stage_and_writes_files_whole() {
 #[test]
 fn explain_names_tiles_barriers_guards_and_work() {
     let text = stdout(&kiln(&["explain", "rmsnorm", "--target", "sm_90a", "--case", "t3_h513_odd"]));
-    for part in ["tiles", "barriers and why", "guards kept", "reductions", "bytes", "FLOPs", "rmsnorm.rs:"] {
+    for part in [
+        "tiles",
+        "shared memory map",
+        "pipelines",
+        "barriers and why",
+        "guards kept",
+        "reductions",
+        "bytes",
+        "FLOPs",
+        "rmsnorm.rs:",
+    ] {
         assert!(text.contains(part), "`{part}` is missing in\n{text}");
     }
 }

@@ -167,6 +167,9 @@ pub enum SigArg {
     Scalar(ParamId),
     /// A tensor map, 128 bytes by value, aligned to 64 bytes.
     TensorMap(TensorMapSpec),
+    /// Address of a 32-bit word that is zero before the first launch and that only launches of one stream share: where
+    /// blocks of a cooperative grid count their arrivals. It is zero or 2^31 between launches.
+    GridArrivals,
 }
 
 /// A launch that was refused: which kernel and parameter, what was expected, what came, what to do.

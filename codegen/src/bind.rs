@@ -6,7 +6,7 @@
 
 mod launch;
 
-pub use launch::{GRID_MAX, check_limits, grid, sym_values, tensor_map};
+pub use launch::{GRID_MAX, check_limits, check_panels, grid, sym_values, tensor_map};
 
 use crate::abi::{Arg, LaunchError, LaunchErrorKind, TensorView};
 use crate::ir::{Access, DType};

@@ -6,9 +6,11 @@ use crate::diag::Diagnostic;
 use crate::emit::{Source, cuda};
 use crate::ir::Kernel;
 use crate::pass;
+use crate::schedule::{self, Options, Reason, Schedule};
 use crate::spec::{BuildRequest, KernelDef};
 use crate::target::Target;
 use crate::valid::{self, Facts};
+use std::collections::BTreeMap;
 
 /// A plain kernel that was checked.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub struct Built {
     pub kernel: Kernel,
     /// What was proven about it.
     pub facts: Facts,
+    /// Schedules written for it, by target, or why they could not be made.
+    pub schedules: BTreeMap<Target, Result<Schedule, Reason>>,
 }
 
 /// A kernel lowered for a target, with its text.
@@ -28,6 +32,8 @@ pub struct Lowered {
     pub facts: Facts,
     /// Its text.
     pub source: Source,
+    /// The schedule it follows, or why it has the portable form.
+    pub schedule: Result<Schedule, Reason>,
 }
 
 /// Runs the builder, fixes reduction orders and checks the result.
@@ -35,7 +41,13 @@ pub struct Lowered {
 /// # Errors
 /// Everything the builder or the verifier finds.
 pub fn build(def: &dyn KernelDef, request: &BuildRequest) -> Result<Built, Vec<Diagnostic>> {
-    check(def.build(request)?)
+    let mut built = check(def.build(request)?)?;
+    for target in Target::ALL {
+        if let Some(s) = def.schedule(target, &built.kernel, &request.config) {
+            built.schedules.insert(target, s);
+        }
+    }
+    Ok(built)
 }
 
 /// Fixes reduction orders of a plain kernel and checks it.
@@ -45,16 +57,48 @@ pub fn build(def: &dyn KernelDef, request: &BuildRequest) -> Result<Built, Vec<D
 pub fn check(kernel: Kernel) -> Result<Built, Vec<Diagnostic>> {
     let kernel = pass::numerics::plan(kernel);
     let facts = valid::check(&kernel)?;
-    Ok(Built { kernel, facts })
+    Ok(Built { kernel, facts, schedules: BTreeMap::new() })
 }
 
-/// Lowers a checked kernel for a target and prints it.
+/// The schedule a kernel has on a target: the written one, else the automatic one.
+///
+/// # Errors
+/// Why it keeps the portable form.
+pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
+    let Some(caps) = target.caps() else { return Err("the tile VM runs plain kernels".into()) };
+    match built.schedules.get(&target) {
+        Some(written) => written.clone(),
+        None => schedule::automatic(&built.kernel, &caps, &Options::default()),
+    }
+}
+
+/// A kernel placed by its schedule, checked.
+///
+/// # Errors
+/// Why it keeps the portable form.
+pub fn scheduled(built: &Built, target: Target) -> Result<(Schedule, Kernel, Facts), Reason> {
+    let Some(caps) = target.caps() else { return Err("the tile VM runs plain kernels".into()) };
+    let s = schedule(built, target)?;
+    let kernel = schedule::apply(&built.kernel, &s, &caps)?;
+    let facts = valid::check(&kernel)
+        .map_err(|d| d.first().map_or_else(String::new, |d| format!("the scheduled kernel is wrong: {}", d.message)))?;
+    Ok((s, kernel, facts))
+}
+
+/// Lowers a checked kernel for a target and prints it: by its schedule where it has one, else in the portable form.
 ///
 /// # Errors
 /// What the target cannot do or hold.
 pub fn source(built: &Built, target: Target) -> Result<Lowered, Vec<Diagnostic>> {
+    let reason = match scheduled(built, target) {
+        Ok((schedule, kernel, facts)) => match cuda::emit(&kernel, &facts, target) {
+            Ok(source) => return Ok(Lowered { kernel, facts, source, schedule: Ok(schedule) }),
+            Err(d) => d.first().map_or_else(String::new, |d| d.message.clone()),
+        },
+        Err(reason) => reason,
+    };
     let kernel = pass::lower(built.kernel.clone(), &built.facts, target)?;
     let facts = valid::check(&kernel)?;
     let source = cuda::emit(&kernel, &facts, target)?;
-    Ok(Lowered { kernel, facts, source })
+    Ok(Lowered { kernel, facts, source, schedule: Err(reason) })
 }

@@ -19,6 +19,7 @@ pub mod ir;
 pub mod machine;
 pub mod model;
 pub mod pass;
+pub mod schedule;
 pub mod spec;
 pub mod target;
 pub mod tensor_map;

@@ -7,6 +7,8 @@ use crate::abi::{Plan, TensorView};
 use crate::diag::Diagnostic;
 use crate::host_tensor::HostTensor;
 use crate::ir::{DType, Kernel};
+use crate::schedule::{Reason, Schedule};
+use crate::target::Target;
 use crate::tune::{Config, Space};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -25,6 +27,10 @@ pub trait KernelDef: Debug + Send + Sync {
     /// # Errors
     /// All mistakes the builder finds, with positions.
     fn build(&self, request: &BuildRequest) -> Result<Kernel, Vec<Diagnostic>>;
+    /// The schedule written for a target, made for a built kernel; `None` leaves it to the automatic one.
+    fn schedule(&self, _: Target, _: &Kernel, _: &Config) -> Option<Result<Schedule, Reason>> {
+        None
+    }
 }
 
 /// Static description of a kernel.
@@ -46,6 +52,8 @@ pub struct KernelInfo {
     pub deterministic: bool,
     /// Dimensions declared `batch_invariant`.
     pub batch_invariant: Vec<String>,
+    /// Declared `cooperative` or `pdl`.
+    pub launch: crate::ir::LaunchMode,
 }
 
 /// Static description of a parameter.

@@ -204,6 +204,11 @@ impl Ix {
         let r = r.ix();
         with(|s| Ix::of(s.b.ix_max(self.id, r.id)))
     }
+    /// `min(max(self, lo), hi)`, both ends included: what [`V::clamp_index`] is for data.
+    #[track_caller]
+    pub fn clamp_index<A: IntoIx, B: IntoIx>(self, lo: A, hi: B) -> Ix {
+        self.max(lo).min(hi)
+    }
     /// Difference, but at least 0.
     #[track_caller]
     pub fn saturating_sub<R: IntoIx>(self, r: R) -> Ix {

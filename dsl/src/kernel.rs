@@ -98,6 +98,7 @@ impl Cx<'_> {
             k.properties = Properties {
                 deterministic: self.info.deterministic,
                 batch_invariant: self.info.batch_invariant.clone(),
+                launch: self.info.launch,
             };
             for d in &self.info.dims {
                 let id = match self.request.fixed.get(&d.name).filter(|_| d.fixed) {

@@ -78,6 +78,7 @@ extern crate self as dsl;
 
 mod arith;
 mod branch;
+mod check;
 mod compare;
 mod config;
 mod dtype;
@@ -90,6 +91,7 @@ mod math;
 mod matrix;
 mod ops;
 #[doc(hidden)]
+mod packed;
 pub mod plumbing;
 pub mod prelude;
 mod scalar;
@@ -101,6 +103,7 @@ mod tiles;
 mod var;
 
 pub use branch::{Arm, Cond, DeviceIf, Guard, HostGuard, HostIf, IfEnd, Join, Joined};
+pub use check::Checked;
 pub use compare::{Compare, Decides, HostNumber, Logic};
 pub use config::{ConfigField, ConfigWord};
 pub use dtype::*;
@@ -116,7 +119,7 @@ pub use ops::{Dest, Grid, Place, Reduce, Side};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use tile::{Frag, Shared, Space, Tile};
-pub use tiles::{OpenTiles, Pipeline, Raster, TileLoop};
+pub use tiles::{GroupedTiles, Groups, OpenGroups, OpenTiles, Pipeline, Raster, TileLoop};
 pub use var::{Held, IntoHeld, Var, VarInit};
 
 /// Host code inside a kernel, left as it is: `let mut tiles = host!(Vec::new());`.

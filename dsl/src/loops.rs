@@ -7,6 +7,7 @@ use crate::dtype::Bool;
 use crate::index::{IntoIx, Ix};
 use crate::scalar::V;
 use crate::session::{Session, with};
+use crate::tile::NOTHING;
 use kiln_codegen::ir::{BlockId, IxId, IxVarId, IxVarKind, Op, SpanId, UnaryOp};
 
 /// A device range `a..b`.
@@ -14,6 +15,16 @@ use kiln_codegen::ir::{BlockId, IxId, IxVarId, IxVarKind, Op, SpanId, UnaryOp};
 pub struct Rng {
     pub(crate) lo: Ix,
     pub(crate) hi: Ix,
+}
+impl Rng {
+    /// First index.
+    pub fn start(self) -> Ix {
+        self.lo
+    }
+    /// End, exclusive.
+    pub fn end(self) -> Ix {
+        self.hi
+    }
 }
 /// The device range `a..b`; kernels write it as a Rust range.
 #[track_caller]
@@ -41,7 +52,7 @@ pub fn parallel<const N: usize>(extents: [usize; N]) -> Parallel<N> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a device loop",
     label = "a host iterator needs `unroll(..)`",
-    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `pipeline(..)`, `parallel(..)`, `spread(..)` and `tile_loop(..)`"
+    note = "write `for x in unroll(iterator)` to repeat the body at build time; device loops are `a..b`, `pipeline(..)`, `parallel(..)`, `spread(..)`, `tile_loop(..)` and `tile_loop_grouped(..)`"
 )]
 pub trait DeviceLoop {
     /// Loop index or tuple of indices.
@@ -180,7 +191,7 @@ pub(crate) fn open_box(
 ) -> (Vec<IxVarId>, BlockId) {
     s.block_level(what);
     if extents.contains(&0) {
-        s.error("B0202", format!("`{what}` over {extents:?} has no iterations"));
+        s.error("B0202", format!("`{what}` over {extents:?} has no iterations")).help = Some(NOTHING.into());
     }
     let zero = s.b.ix_const(0);
     let defaults = ["i", "j", "k", "l", "m"];

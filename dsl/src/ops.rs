@@ -80,6 +80,16 @@ pub fn warps(count: usize) {
     });
 }
 
+/// All blocks of the grid meet: what any of them wrote before, all may read after. At the top level of a kernel declared
+/// `#[kernel(cooperative)]`; its grid must fit the device as a whole.
+#[track_caller]
+pub fn grid_sync() {
+    with(|s| {
+        s.block_level("grid_sync");
+        s.b.push(Op::GridBarrier);
+    });
+}
+
 // --- fills and copies ---
 
 /// Sets every element to zero.

@@ -1,6 +1,7 @@
 //! The only paths generated code uses. Not for kernels: names here may change with the macro.
 
 pub use crate::branch::{Arm, host_jump, if_begin, if_else, if_end, if_then};
+pub use crate::check::check;
 pub use crate::compare::{and, eq, ge, gt, host_number, le, lt, ne, or, short_and, short_or};
 pub use crate::config::{ConfigField, ConfigWord, axis, field, only};
 pub use crate::dtype::DType;
@@ -13,7 +14,7 @@ pub use crate::tensor::{Gm, Rd, Wr};
 pub use crate::var::{var, var_as};
 pub use kiln_codegen::abi::{Arg, Launch, Launcher};
 pub use kiln_codegen::diag::Diagnostic;
-pub use kiln_codegen::ir::{Access, Kernel, Relation};
+pub use kiln_codegen::ir::{Access, Kernel, LaunchMode, Relation};
 pub use kiln_codegen::spec::{
     BuildRequest, DimExpr, DimInfo, KernelDef, KernelInfo, ParamInfo, ParamInfoKind, StrideInfo,
 };

@@ -116,6 +116,18 @@ impl<T: DType, const N: usize, A> Gm<T, N, A> {
     pub fn at<I: Idx<N>>(self, index: I) -> Region<T, N, A> {
         Region { view: self.view, start: index.axes(), of: PhantomData }
     }
+    /// The first `n` rows, or all if there are fewer: rows from `n` on read as zero and are not written. `n` may come
+    /// from data, as the number of rows a group has.
+    #[track_caller]
+    pub fn first_rows<I: IntoIx>(self, n: I) -> Gm<T, N, A> {
+        let n = n.ix().id;
+        with(|s| {
+            let mut v = s.b.kernel.view(self.view).clone();
+            v.extents[0] = s.b.ix_min(n, v.extents[0]);
+            v.span = s.b.here();
+            Gm::of_view(s.b.view(v))
+        })
+    }
     /// Extent of an axis.
     ///
     /// # Panics

@@ -46,6 +46,10 @@ impl<T: DType, S: Space, const N: usize> Debug for Tile<T, S, N> {
     }
 }
 
+/// What to do about extents of 0.
+pub(crate) const NOTHING: &str = "a dimension or config field it is made of is 0; give it a positive one (launches whose \
+                                  outputs are empty do nothing and need no build)";
+
 /// Makes a buffer and its whole view; no op.
 pub(crate) fn new<T: DType, S: Space, const N: usize>(
     s: &mut Session,
@@ -53,7 +57,7 @@ pub(crate) fn new<T: DType, S: Space, const N: usize>(
     extents: [usize; N],
 ) -> (BufferId, Tile<T, S, N>) {
     if extents.contains(&0) {
-        s.error("B0202", format!("a tile of shape {extents:?} has no elements"));
+        s.error("B0202", format!("a tile of shape {extents:?} has no elements")).help = Some(NOTHING.into());
     }
     let name = s.take_name(default);
     let buffer = s.b.new_buffer(name, T::DTYPE, &extents, S::SPACE, false);

@@ -207,9 +207,14 @@ pub(crate) fn bench_sizes<const N: usize>(
     Ok(sizes)
 }
 
+/// Product of sizes as a number that cannot overflow: shapes in questions about cost need not fit any memory.
+pub(crate) fn product(sizes: &[usize]) -> f64 {
+    sizes.iter().map(|&n| n as f64).product()
+}
+
 /// Bytes of all tensors, each counted once.
 pub(crate) fn bytes(specs: &[&TensorSpec]) -> f64 {
-    specs.iter().map(|s| s.dtype.bytes(s.shape.iter().product()) as f64).sum()
+    specs.iter().map(|s| (product(&s.shape) * s.dtype.bits() as f64 / 8.0).ceil()).sum()
 }
 
 /// An input with at least `rank` axes.

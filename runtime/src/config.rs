@@ -49,6 +49,7 @@ pub const VARIABLES: &[Variable] = &[
         default: "2",
         meaning: "schedules a simulated device tries for every launch; the first one is in order",
     },
+    Variable { name: "CXX", default: "c++", meaning: "C++ compiler of simulated devices: g++ or clang" },
     Variable { name: "KILN_THREADS", default: "all cores", meaning: "threads of the tile VM" },
 ];
 
@@ -76,6 +77,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// `KILN_SIM_SCHEDULES`.
     pub sim_schedules: usize,
+    /// `CXX`: compiles emitted text for simulated devices.
+    pub cxx: PathBuf,
     /// `CI` is `true` or `1`: a missing compiler is a failure, not a skip.
     pub ci: bool,
     /// Active Python environments (`VIRTUAL_ENV`, `CONDA_PREFIX`).
@@ -116,6 +119,7 @@ impl Settings {
             sync: flag("KILN_SYNC"),
             threads: text("KILN_THREADS").and_then(|t| t.parse().ok()).filter(|&t| t > 0),
             sim_schedules: text("KILN_SIM_SCHEDULES").and_then(|t| t.parse().ok()).filter(|&t| t > 0).unwrap_or(2),
+            cxx: get("CXX").unwrap_or_else(|| "c++".into()),
             ci: flag("CI"),
             python_envs: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(get).collect(),
             cuda_homes: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(get).collect(),
@@ -147,15 +151,18 @@ mod tests {
         let s = Settings::from(&|n| (n == "HOME").then(|| "/someone".into()));
         assert_eq!(s.device, "best");
         assert!(!s.ci && !s.sync && s.threads.is_none());
+        assert_eq!(s.cxx, Path::new("c++"));
         assert_eq!(s.cache_dirs[1], Path::new("/someone/.cache/kiln/cache"));
         let s = Settings::from(&|n| match n {
             "KILN_DIR" => Some("/out".into()),
             "KILN_CACHE_DIR" => Some("/cache".into()),
             "KILN_THREADS" => Some("3".into()),
+            "CXX" => Some("clang++".into()),
             "CI" => Some("true".into()),
             _ => None,
         });
         assert_eq!((s.cache_dirs.len(), s.threads, s.ci), (1, Some(3), true));
+        assert_eq!(s.cxx, Path::new("clang++"));
         assert_eq!(s.compiler_dir(), Path::new("/out/cuda-13.0.88"));
         assert_eq!(s.tune_dir, Path::new("/out/tune"));
     }

@@ -16,6 +16,7 @@ use kiln_codegen::ir::*;
 use kiln_codegen::machine::{Dice, Findings, Lines};
 use kiln_codegen::target::Target;
 use kiln_codegen::{bind, vm};
+use kiln_runtime::config::Settings;
 use kiln_runtime::device::sim::{Exploration, HostCompiler, Shape, SimArg, run};
 use std::sync::Arc;
 
@@ -74,7 +75,8 @@ fn arguments(k: &Kernel, syms: &[i64], seed: u64) -> Vec<Arg> {
 
 fn simulate(text: &str, built: &Built, syms: &[i64], args: &[Arg]) -> Findings {
     let source = compile::source(built, Target::Sm80).unwrap_or_else(|e| panic!("{e:?}")).source;
-    let compiler = HostCompiler::new(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(text, &source.signature.entry).unwrap_or_else(|e| panic!("{e}"));
     let k = &built.kernel;
     let sim_args: Vec<SimArg> = source
@@ -88,6 +90,7 @@ fn simulate(text: &str, built: &Built, syms: &[i64], args: &[Arg]) -> Findings {
                 }
                 _ => SimArg::Word(0),
             },
+            SigArg::GridArrivals => SimArg::Word(0),
             SigArg::Sym { sym, .. } => SimArg::Word(syms[sym.0 as usize] as u64),
             SigArg::Scalar(p) => match &args[p.0 as usize] {
                 Arg::Scalar(x) => SimArg::Word(x.bits),

@@ -5,6 +5,7 @@ use kiln_codegen::abi::TensorView;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::{Access, DType};
 use kiln_codegen::machine::{Code, Findings, Lines};
+use kiln_runtime::config::Settings;
 use kiln_runtime::device::sim::{Exploration, HostCompiler, Shape, SimArg, run};
 use std::sync::Arc;
 
@@ -91,7 +92,8 @@ fn output(name: &str, view: &TensorView) -> SimArg {
 }
 
 fn execute(text: &str, entry: &str, shape: Shape, args: &[SimArg]) -> Findings {
-    let compiler = HostCompiler::new(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(text, entry).unwrap_or_else(|e| panic!("{e}"));
     let by = Exploration { spin_limit: 300_000, ..Exploration::new(4) };
     run(&program, shape, args, &by).unwrap_or_else(|e| panic!("{e}"))
@@ -254,10 +256,44 @@ fn reports_name_the_source_line() {
 #[test]
 fn refused_text_and_missing_compiler_are_explained() {
     let cache = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim");
-    let mut compiler = HostCompiler::new(&cache);
+    let mut compiler = HostCompiler::new(&Settings::from_env(), &cache);
     let e = compiler.load("extern \"C\" __global__ void k() { asm_me(); }", "k").expect_err("refused").to_string();
     assert!(e.contains("asm_me") && e.contains("kernel:1"), "{e}");
     compiler.command = "no-such-compiler".into();
     let e = compiler.load("extern \"C\" __global__ void k() {}", "k").expect_err("no compiler").to_string();
     assert!(e.contains("no-such-compiler") && e.contains("CXX"), "{e}");
+}
+
+#[test]
+fn kernels_compiled_together_keep_to_themselves() {
+    // The same names on purpose: entry, helper, and the block's shared memory.
+    let text = |times: &str| {
+        format!(
+            "__device__ __forceinline__ float scaled(float x) {{ return x * {times}; }}\n\
+             extern \"C\" __global__ void k(const float* x, float* y) {{\n\
+             extern __shared__ __align__(16) u8 shared[];\n\
+             float* t = (float*)shared;\n\
+             t[threadIdx.x] = scaled(x[threadIdx.x]);\n\
+             __syncthreads();\n\
+             y[threadIdx.x] = t[31 - threadIdx.x];\n}}\n"
+        )
+    };
+    let texts = [text("2.0f"), text("3.0f")];
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let programs =
+        compiler.load_together(&[(texts[0].as_str(), "k"), (texts[1].as_str(), "k")]).unwrap_or_else(|e| panic!("{e}"));
+    let x = tensor(&(0..32).map(|i| i as f32).collect::<Vec<_>>());
+    let shape = Shape { grid: [1, 1, 1], threads: 32, shared_bytes: 128 };
+    for (program, times) in programs.iter().zip([2.0, 3.0]) {
+        let y = tensor(&[0.0; 32]);
+        let args = [input("x", &x), output("y", &y)];
+        let found = run(program, shape, &args, &Exploration::new(3)).unwrap_or_else(|e| panic!("{e}"));
+        assert!(found.is_empty(), "{found:?}");
+        assert_eq!(values(&y), (0..32).map(|i| (31 - i) as f32 * times).collect::<Vec<f32>>());
+    }
+    // One that is wrong refuses all, with its own words.
+    let broken = texts[1].replace("scaled(x", "unknown(x");
+    let e = compiler.load_together(&[(texts[0].as_str(), "k"), (broken.as_str(), "k")]).expect_err("refused");
+    assert!(e.to_string().contains("unknown"), "{e}");
 }

@@ -41,7 +41,7 @@ pub enum Stage {
     Plain,
     /// The IR placed for the target
     Scheduled,
-    /// The schedule attached to the kernel (not available yet)
+    /// The schedule the kernel follows, as the calls that make it
     Schedule,
     /// The generated source text
     Source,
@@ -132,12 +132,14 @@ fn stage_text(step: &Step, target: Target, stage: Stage) -> Result<String, Failu
         return Ok(print::text(&built.kernel));
     }
     if stage == Stage::Schedule {
-        return Err(Failure::usage(
-            "--stage schedule",
-            "a stage that exists",
-            "`schedule`, which comes with schedules (level 1 of the language)",
-            "use --stage plain, scheduled, source or sass",
-        ));
+        return compile::schedule(&built, target).map(|s| s.to_string()).map_err(|reason| {
+            Failure::usage(
+                "--stage schedule",
+                "a kernel that a schedule fits",
+                reason,
+                "the portable form is used: see --stage scheduled or source",
+            )
+        });
     }
     if target == Target::Vm {
         return Err(Failure::usage(

@@ -1,6 +1,7 @@
 //! `kiln explain`: what the compiler decided for a kernel on a target, and why.
 //!
-//! Only what the compiled kernel itself says: this file reads the IR, it derives nothing a pass did not record.
+//! Only what the compiled kernel itself says: this file reads the IR and derives nothing that a pass did not record, except
+//! from where to where a shared tile is needed.
 
 use crate::catalog::{self, Selection};
 use crate::command::emit;
@@ -11,7 +12,7 @@ use crate::output::{Output, number};
 use kiln_codegen::abi::Arg;
 use kiln_codegen::compile::Lowered;
 use kiln_codegen::ir::effects;
-use kiln_codegen::ir::{Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
+use kiln_codegen::ir::{Base, BlockId, BufferId, Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
 use kiln_codegen::spec::{Case, OpSpec};
 use kiln_codegen::target::{Caps, Target};
 use kiln_codegen::valid::Facts;
@@ -118,6 +119,8 @@ fn kernel(t: &mut String, k: &Kernel, facts: &Facts) {
     loops(t, k);
     reductions(t, k);
     if k.stage == Stage::Scheduled {
+        memory_map(t, k);
+        pipelines(t, k);
         barriers(t, k);
     }
     guards(t, k, facts);
@@ -216,6 +219,95 @@ fn reductions(t: &mut String, k: &Kernel) {
     section(t, "reductions, in the order every target obeys", &rows, "none");
 }
 
+/// Where shared tiles lie, and from which line to which each holds something that is still needed.
+fn memory_map(t: &mut String, k: &Kernel) {
+    let list: Vec<(OpId, &Op, SpanId)> = ops(k).collect();
+    let line_of = |at: usize| k.span_of(list[at].2).line;
+    let mut rows = vec![];
+    let mut spans = vec![];
+    for (i, b) in k.buffers.iter().enumerate() {
+        let (Space::Shared, Some(m)) = (b.space, &b.memory) else { continue };
+        let base = Base::Buffer(BufferId(i as u32));
+        let mut touched: Vec<usize> = vec![];
+        let mut made = 0;
+        for (at, (id, op, _)) in list.iter().enumerate() {
+            if matches!(op, Op::Alloc { buffer } if Base::Buffer(*buffer) == base) {
+                made = at;
+            }
+            if effects::effects(k, *id).iter().any(|e| e.base(k) == base) {
+                touched.push(at);
+            }
+        }
+        // The scratch of a collective is no operand of it: it is used by the op that follows.
+        let (mut first, mut last) = match (touched.first(), touched.last()) {
+            (Some(&a), Some(&b)) => (a, b),
+            (Some(_) | None, _) => (made, (made + 1).min(list.len().saturating_sub(1))),
+        };
+        // What a loop uses and does not make, it needs from its first iteration to its last.
+        for (at, (_, op, _)) in list.iter().enumerate() {
+            if !matches!(op, Op::For { .. } | Op::Loop { .. }) {
+                continue;
+            }
+            let inside: usize = effects::bodies(op).iter().map(|&b| below(k, b)).sum();
+            let (from, to) = (at + 1, at + inside);
+            let within = |x: usize| from <= x && x <= to;
+            if !within(made) && (within(first) || within(last)) {
+                (first, last) = (first.min(from), last.max(to));
+            }
+        }
+        let rank_bytes = match m.strides.first() {
+            Some(&s) => b.dtype.bytes(s * b.extents.first().copied().unwrap_or(1)),
+            None => b.dtype.bytes(1),
+        };
+        spans.push((first, last, rank_bytes));
+        rows.push((
+            m.offset_bytes,
+            format!(
+                "{:>6}..{:<6} {}  live from line {} to {}",
+                m.offset_bytes,
+                m.offset_bytes + rank_bytes,
+                b.name,
+                line_of(first),
+                line_of(last)
+            ),
+        ));
+    }
+    rows.sort();
+    let rows: Vec<String> = rows.into_iter().map(|r| r.1).collect();
+    section(t, "shared memory map (one version of each tile)", &rows, "none");
+    let peak =
+        (0..list.len()).map(|at| spans.iter().filter(|s| s.0 <= at && at <= s.1).map(|s| s.2).sum::<usize>()).max();
+    if let Some(peak) = peak.filter(|&p| p > 0) {
+        line!(t, "  at most {peak} bytes of them hold something that is still needed at one time");
+    }
+}
+
+/// Number of ops in a block and the blocks below it.
+fn below(k: &Kernel, block: BlockId) -> usize {
+    let mut n = 0;
+    effects::walk(k, block, &mut |_, _| n += 1);
+    n
+}
+
+fn pipelines(t: &mut String, k: &Kernel) {
+    let rows: Vec<String> = ops(k)
+        .filter_map(|(_, op, span)| {
+            let Op::For { stages, var, .. } = op else { return None };
+            (*stages > 1).then(|| {
+                format!(
+                    "loop over {}: {stages} stages, copies run {} iterations ahead, an iteration waits until at most {} groups \
+                     of copies are under way  ({})",
+                    k.ix_var(*var).name,
+                    stages - 1,
+                    stages - 2,
+                    at(k, span)
+                )
+            })
+        })
+        .collect();
+    section(t, "pipelines", &rows, "none: no copy runs ahead");
+}
+
 fn barriers(t: &mut String, k: &Kernel) {
     let rows: Vec<String> = ops(k)
         .filter_map(|(_, op, span)| {
@@ -259,17 +351,8 @@ fn guards(t: &mut String, k: &Kernel, facts: &Facts) {
 /// Every op that is reachable from the body, in program order.
 fn ops(k: &Kernel) -> impl Iterator<Item = (OpId, &Op, SpanId)> {
     let mut list = vec![];
-    collect(k, &k.block(k.body).ops, &mut list);
-    list.into_iter().map(|id| (id, &k.op(id).op, k.op(id).span))
-}
-
-fn collect(k: &Kernel, block: &[OpId], out: &mut Vec<OpId>) {
-    for &id in block {
-        out.push(id);
-        for b in effects::uses(&k.op(id).op).blocks {
-            collect(k, &k.block(b).ops, out);
-        }
-    }
+    effects::walk(k, k.body, &mut |id, op| list.push((id, op, k.op(id).span)));
+    list.into_iter()
 }
 
 fn resources(t: &mut String, step: &Step, target: Target, caps: Caps, lowered: &Lowered) {

@@ -98,6 +98,11 @@ impl Ranges {
         (narrow(lo), narrow(hi))
     }
 
+    /// Number of index expressions known; those a pass made since have larger ids.
+    pub fn known(&self) -> usize {
+        self.index.len()
+    }
+
     /// A number that divides every value of the expression, at least 1; 0 for an expression that is always 0 (so
     /// `multiple_of(x) % width == 0` answers whether `x` is a multiple of `width`).
     pub fn multiple_of(&self, id: IxId) -> i64 {
@@ -399,6 +404,8 @@ impl<'a> Build<'a> {
                 | Op::Loop { .. }
                 | Op::Break
                 | Op::Continue
+                | Op::Check { .. }
+                | Op::GridBarrier
                 | Op::BlockBarrier { .. }
                 | Op::Sched(_) => {}
             }

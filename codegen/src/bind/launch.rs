@@ -156,3 +156,23 @@ pub fn check_limits(kernel: &str, blocks: &[i64], source: &Source, caps: &Caps) 
     }
     Ok(())
 }
+
+/// Refuses a grid of tiles in panels whose tiles cannot be counted in 32 bits: the emitted text counts them.
+///
+/// # Errors
+/// If there are more.
+pub fn check_panels(kernel: &Kernel, grid: &[i64]) -> Result<(), LaunchError> {
+    let tiles = grid.iter().take(2).try_fold(1i64, |n, &e| n.checked_mul(e));
+    if kernel.raster.is_none() || grid.len() < 2 || tiles.is_some_and(|n| n <= i64::from(u32::MAX)) {
+        return Ok(());
+    }
+    let shape: Vec<_> = grid.iter().map(i64::to_string).collect();
+    Err(LaunchError {
+        kernel: kernel.name.clone(),
+        parameter: None,
+        kind: LaunchErrorKind::Limits,
+        expected: format!("at most {} output tiles", u32::MAX),
+        got: shape.join(" x "),
+        help: "use larger tiles".into(),
+    })
+}

@@ -45,6 +45,7 @@ fn toy() -> Toy {
             .to_vec(),
         deterministic: false,
         batch_invariant: vec![],
+        launch: Default::default(),
     })
 }
 

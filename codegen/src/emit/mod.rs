@@ -19,6 +19,8 @@ pub struct Source {
     pub cluster: [u32; 3],
     /// It may start before the launch ahead of it has ended: the text itself waits where it needs that one's results.
     pub dependent_launch: bool,
+    /// All blocks run at the same time, and wait for each other.
+    pub cooperative: bool,
     /// How many blocks are launched.
     pub grid: GridPlan,
 }
@@ -71,7 +73,16 @@ mod tests {
 
     fn source(cluster: [u32; 3], grid: GridPlan) -> Source {
         let signature = Signature { entry: "k".into(), args: vec![] };
-        Source { text: String::new(), signature, threads: 128, shared_bytes: 0, cluster, dependent_launch: false, grid }
+        Source {
+            text: String::new(),
+            signature,
+            threads: 128,
+            shared_bytes: 0,
+            cluster,
+            dependent_launch: false,
+            cooperative: false,
+            grid,
+        }
     }
 
     #[test]

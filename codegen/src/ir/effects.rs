@@ -149,6 +149,8 @@ pub fn effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
         | Op::Break
         | Op::Continue
         | Op::If { .. }
+        | Op::Check { .. }
+        | Op::GridBarrier
         | Op::BlockBarrier { .. } => vec![],
         Op::Sched(op) => sched_effects(id, op),
     }
@@ -198,12 +200,26 @@ fn sched_effects(id: OpId, op: &SchedOp) -> Vec<Effect> {
 /// The effects of an op and of everything in its bodies, in program order.
 pub fn deep_effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
     let mut out = effects(kernel, id);
-    for block in uses(&kernel.op(id).op).blocks {
-        for &inner in &kernel.block(block).ops {
-            out.extend(deep_effects(kernel, inner));
-        }
+    for block in bodies(&kernel.op(id).op) {
+        walk(kernel, block, &mut |inner, _| out.extend(effects(kernel, inner)));
     }
     out
+}
+
+/// Calls `f` for each op of a block and of the blocks nested in it, in program order: the one way to visit them all.
+pub fn walk<'k>(kernel: &'k Kernel, block: BlockId, f: &mut dyn FnMut(OpId, &'k Op)) {
+    for &id in &kernel.block(block).ops {
+        let op = &kernel.op(id).op;
+        f(id, op);
+        for b in bodies(op) {
+            walk(kernel, b, f);
+        }
+    }
+}
+
+/// Blocks directly inside an op, in order.
+pub fn bodies(op: &Op) -> Vec<BlockId> {
+    uses(op).blocks
 }
 
 /// Every id an op names.
@@ -372,8 +388,9 @@ pub fn uses(op: &Op) -> Uses {
                 }
             }
         }
-        Op::Break | Op::Continue | Op::BlockBarrier { .. } => {}
         Op::Sched(op) => sched_uses(op, &mut u),
+        Op::Check { cond, .. } => u.values.push(*cond),
+        Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } => {}
     }
     u
 }

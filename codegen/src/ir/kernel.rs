@@ -113,6 +113,19 @@ pub struct Properties {
     pub deterministic: bool,
     /// Dimensions along which a slice of the output depends only on its own slice of the input.
     pub batch_invariant: Vec<String>,
+    /// How it is launched.
+    pub launch: LaunchMode,
+}
+
+/// What a launch asks of a device beyond running each block once. The results of a kernel do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchMode {
+    /// All blocks run at the same time, so that `grid_sync()` can wait for all of them: `#[kernel(cooperative)]`.
+    pub cooperative: bool,
+    /// The kernel may be started while the one before it on its stream still runs; it waits for that one's results
+    /// before it touches memory, and lets the next one be started: `#[kernel(pdl)]`. Nothing where a target has no such
+    /// launch.
+    pub dependent: bool,
 }
 
 /// A parameter.

@@ -16,6 +16,7 @@
 //! Nothing here checks anything; see `valid`. Nothing here runs anything; see `vm`.
 
 pub mod build;
+pub mod clone;
 pub mod dtype;
 pub mod effects;
 pub mod hash;
@@ -29,11 +30,12 @@ pub mod sched;
 pub mod span;
 
 pub use build::Builder;
+pub use clone::Cloner;
 pub use dtype::{DType, Literal};
 pub use index::{IxExpr, IxId, IxVar, IxVarId, IxVarKind, Sym, SymId, SymKind};
 pub use kernel::{
-    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, Param, ParamId, ParamKind, Properties,
-    Relation, Require, RingId, RoleId, Space, Stage, Value, ValueId, View, ViewId,
+    Access, AnyIx, Base, Block, BlockId, Buffer, BufferId, Gather, Kernel, LaunchMode, Param, ParamId, ParamKind,
+    Properties, Relation, Require, RingId, RoleId, Space, Stage, Value, ValueId, View, ViewId,
 };
 pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{

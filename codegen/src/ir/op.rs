@@ -423,6 +423,17 @@ pub enum Op {
         results: Vec<IfResult>,
     },
 
+    /// Ends the run with `message` if `cond` is false for any iteration that gets here. Otherwise nothing happens.
+    Check {
+        /// Bool.
+        cond: ValueId,
+        /// What does not hold, in one line.
+        message: String,
+    },
+    /// All blocks of the grid meet; what any of them wrote before, all of them may read after. At the top level of a
+    /// cooperative kernel only, where every block passes it.
+    GridBarrier,
+
     // --- synchronisation (scheduled) ---
     /// All threads of the block meet; shared and global accesses before are visible after. *Scheduled.*
     BlockBarrier {
@@ -592,6 +603,8 @@ impl Op {
             Op::Break => "break",
             Op::Continue => "continue",
             Op::If { .. } => "if",
+            Op::Check { .. } => "check",
+            Op::GridBarrier => "grid_barrier",
             Op::BlockBarrier { .. } => "barrier",
             Op::Sched(s) => s.name(),
         }

@@ -489,6 +489,14 @@ impl Parser {
                 self.take();
                 self.k.properties.deterministic = true;
             }
+            "cooperative" => {
+                self.take();
+                self.k.properties.launch.cooperative = true;
+            }
+            "pdl" => {
+                self.take();
+                self.k.properties.launch.dependent = true;
+            }
             "batch_invariant" => {
                 self.take();
                 let d = self.name("a dimension")?;
@@ -1057,6 +1065,8 @@ impl Parser {
                 }
                 Op::If { cond, then, els, results }
             }
+            "check" => Op::Check { cond: self.value()?, message: self.text()? },
+            "grid_barrier" => Op::GridBarrier,
             "barrier" => Op::BlockBarrier { reason: self.text()? },
             _ => {
                 self.at -= 1;

@@ -199,6 +199,12 @@ impl Printer {
         if k.properties.deterministic {
             self.line("deterministic");
         }
+        if k.properties.launch.cooperative {
+            self.line("cooperative");
+        }
+        if k.properties.launch.dependent {
+            self.line("pdl");
+        }
         for d in &k.properties.batch_invariant {
             self.line(&format!("batch_invariant {d}"));
         }
@@ -637,6 +643,8 @@ impl Printer {
                 self.line(&end);
                 return;
             }
+            Op::Check { cond, message } => format!("check {} {message:?}", self.value(*cond)),
+            Op::GridBarrier => "grid_barrier".into(),
             Op::BlockBarrier { reason } => format!("barrier {reason:?}"),
             Op::Sched(op) => return self.sched(op, span),
         };

@@ -5,7 +5,8 @@
 //! kernel.
 
 use crate::analysis::Ranges;
-use crate::ir::{Base, Block, Gather, IfResult, IxExpr, IxId, IxVarId, Kernel, Op, Space, ViewId};
+use crate::ir::effects::{uses, walk};
+use crate::ir::{Base, BlockId, Gather, IxExpr, IxId, IxVarId, Kernel, Space, ViewId};
 use std::collections::HashSet;
 
 /// Form of an access.
@@ -37,21 +38,11 @@ pub fn inner_axis(extents: &[usize]) -> Option<usize> {
 }
 
 /// Index variables that ops of a body define.
-pub fn defined_inside(kernel: &Kernel, body: &Block) -> HashSet<IxVarId> {
+pub fn defined_inside(kernel: &Kernel, body: BlockId) -> HashSet<IxVarId> {
     let mut set = HashSet::new();
-    super::walk(kernel, body, &mut |_, op| {
-        match op {
-            Op::ClampIndex { var, .. } | Op::For { var, .. } => drop(set.insert(*var)),
-            Op::IxVarGet { result, .. } => drop(set.insert(*result)),
-            Op::If { results, .. } => {
-                for r in results {
-                    if let IfResult::Index { result, .. } = r {
-                        set.insert(*result);
-                    }
-                }
-            }
-            _ => {}
-        };
+    walk(kernel, body, &mut |_, op| {
+        let u = uses(op);
+        set.extend(u.defines_ix.into_iter().chain(u.body_ix));
     });
     set
 }
@@ -63,7 +54,7 @@ impl<'a> Lanes<'a> {
         ranges: &'a Ranges,
         vars: &[IxVarId],
         extents: &[usize],
-        body: &Block,
+        body: BlockId,
         vec: usize,
     ) -> Self {
         let inner = inner_axis(extents).map(|a| vars[a]);

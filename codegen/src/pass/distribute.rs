@@ -6,10 +6,11 @@
 //! A tile that fits no single map, or is used in any other way, moves to shared memory: correct everywhere, just slower.
 
 use super::access::{Form, Lanes, inner_axis, memory_bits};
+use super::numerics;
 use super::residency::Map;
-use super::{numerics, walk};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
+use crate::ir::effects::{bodies, walk};
 use crate::ir::{Base, BlockId, BufferId, Distribution, IxExpr, IxId, IxVarId, Kernel, Op, OpId, Space, ViewId};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,14 +87,14 @@ struct Solution {
 fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform: &mut BTreeSet<BufferId>) -> Vec<Node> {
     let mut nodes = vec![];
     let mut inside = BTreeSet::new();
-    walk(k, k.block(k.body), &mut |id, op| {
+    walk(k, k.body, &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
             let mut node = loop_node(id, extents, None);
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             nodes.push(node);
         } else if let Op::ReduceRegion { vars, extents, body, value, order, op, .. } = op {
             let n = extents.iter().product();
-            let map = row_map(order_of(*order, *op, k.value(*value).dtype, n, k.warps), n, threads);
+            let map = row_map(order_of(*order, *op, k.value(*value).dtype, extents, k.warps), n, threads);
             let mut node = loop_node(id, extents, Some(map));
             loop_tiles(k, &mut node, vars, *body, shared, uniform, &mut inside);
             // Fewer lanes than threads: every group does the same work, so tiles must be readable by all.
@@ -110,7 +111,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
                 return;
             }
             let n = extents[*axis];
-            let map = row_map(order_of(*order, *op, k.view(*src).dtype, n, k.warps), n, threads);
+            let map = row_map(order_of(*order, *op, k.view(*src).dtype, &[n], k.warps), n, threads);
             let mut node = Node { op: id, row: None, extents, anchor: Some(map), tiles: vec![] };
             if let Some(t) = tile {
                 if whole(k, *src, t) {
@@ -140,7 +141,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
         }
     }
     // What is left are accesses outside of loops with a distribution.
-    walk(k, k.block(k.body), &mut |id, op| {
+    walk(k, k.body, &mut |id, op| {
         if let Some((view, index)) = element_access(op)
             && !inside.contains(&id)
         {
@@ -165,7 +166,7 @@ fn loop_tiles(
     uniform: &mut BTreeSet<BufferId>,
     inside: &mut BTreeSet<OpId>,
 ) {
-    walk(k, k.block(body), &mut |id, op| {
+    walk(k, body, &mut |id, op| {
         let Some((view, index)) = element_access(op) else { return };
         inside.insert(id);
         let Some(tile) = frag_of(k, view) else { return };
@@ -266,12 +267,12 @@ pub(crate) fn order_of(
     order: Option<crate::ir::Order>,
     op: crate::ir::ReduceOp,
     dtype: crate::ir::DType,
-    n: usize,
+    extents: &[usize],
     warps: usize,
 ) -> crate::ir::Order {
     match order {
         Some(o) if numerics::ordered(op, dtype) => o,
-        Some(_) | None => numerics::lanes_of(n, warps),
+        Some(_) | None => numerics::lanes_of(extents, warps),
     }
 }
 
@@ -422,8 +423,8 @@ fn solve(
 /// them writes while another still reads.
 fn updates_memory(k: &Kernel, node: &Node, shared: &BTreeSet<BufferId>) -> bool {
     let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
-    for b in super::nested(&k.op(node.op).op) {
-        walk(k, k.block(b), &mut |_, op| {
+    for b in bodies(&k.op(node.op).op) {
+        walk(k, b, &mut |_, op| {
             let Some((view, _)) = element_access(op) else { return };
             let place = match k.view(view).base {
                 Base::Param(p) => (0, p.0),
@@ -445,9 +446,8 @@ fn choose_vec(k: &Kernel, ranges: &Ranges, members: &[&Node]) -> usize {
         let (mut widest, mut full) = (0, false);
         for n in members {
             let Op::Parallel { vars, extents, body, .. } = &k.op(n.op).op else { continue };
-            let block = k.block(*body);
-            let lanes = Lanes::new(k, ranges, vars, extents, block, vec);
-            for &id in &block.ops {
+            let lanes = Lanes::new(k, ranges, vars, extents, *body, vec);
+            for &id in &k.block(*body).ops {
                 let Some((view, index)) = element_access(&k.op(id).op) else { continue };
                 if frag_of(k, view).is_some() {
                     continue;

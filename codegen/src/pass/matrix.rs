@@ -5,6 +5,7 @@
 
 use super::access::{Stride, in_range, strides};
 use crate::analysis::Ranges;
+use crate::ir::effects::walk;
 use crate::ir::{Base, BufferId, DType, Kernel, Op, ViewId};
 use std::collections::BTreeSet;
 
@@ -98,7 +99,7 @@ fn pieces(k: &Kernel, ranges: &Ranges, view: ViewId, axis: usize) -> bool {
 /// Tiles that are operands of products.
 pub fn operands(k: &Kernel) -> BTreeSet<BufferId> {
     let mut found = BTreeSet::new();
-    super::walk(k, k.block(k.body), &mut |_, op| {
+    walk(k, k.body, &mut |_, op| {
         if let Op::Gemm { a, b, .. } = op {
             for v in [*a, *b] {
                 if let Base::Buffer(t) = k.view(v).base {

@@ -13,7 +13,7 @@ pub mod residency;
 pub mod sync;
 
 use crate::diag::Diagnostic;
-use crate::ir::{Block, Kernel, Op, OpId, Stage};
+use crate::ir::{Kernel, Stage};
 use crate::target::{Caps, Target};
 use crate::valid::Facts;
 
@@ -32,9 +32,9 @@ const CUDA: [(&str, Pass); 4] = [
 ///
 /// # Errors
 /// What the target cannot do or hold.
-pub fn lower(kernel: Kernel, facts: &Facts, target: Target) -> Result<Kernel, Vec<Diagnostic>> {
-    // The kernel was checked: a kernel with facts is one the passes may trust.
-    let _ = facts;
+///
+/// The facts are a permit: only `valid::check` makes them, so a kernel that comes with some is one the passes may trust.
+pub fn lower(kernel: Kernel, _: &Facts, target: Target) -> Result<Kernel, Vec<Diagnostic>> {
     let Some(caps) = target.caps() else { return Ok(kernel) };
     let mut kernel = CUDA.iter().try_fold(kernel, |k, (_, pass)| pass(k, &caps))?;
     kernel.stage = Stage::Scheduled;
@@ -44,59 +44,4 @@ pub fn lower(kernel: Kernel, facts: &Facts, target: Target) -> Result<Kernel, Ve
 /// Names of the passes of a target, in order, for `emit --stage`.
 pub fn names(target: Target) -> Vec<&'static str> {
     if target.caps().is_some() { CUDA.iter().map(|(n, _)| *n).collect() } else { vec![] }
-}
-
-/// Calls `f` for each op of a block and of the blocks nested in it, in program order.
-pub(crate) fn walk(kernel: &Kernel, block: &Block, f: &mut dyn FnMut(OpId, &Op)) {
-    for &id in &block.ops {
-        let op = &kernel.op(id).op;
-        f(id, op);
-        for b in nested(op) {
-            walk(kernel, kernel.block(b), f);
-        }
-    }
-}
-
-/// Blocks directly inside an op.
-pub(crate) fn nested(op: &Op) -> Vec<crate::ir::BlockId> {
-    match op {
-        Op::Parallel { body, .. }
-        | Op::Spread { body, .. }
-        | Op::ReduceRegion { body, .. }
-        | Op::FindFirst { body, .. }
-        | Op::For { body, .. }
-        | Op::Loop { body } => vec![*body],
-        Op::If { then, els, .. } => vec![*then, *els],
-        Op::Gemm { scales, .. } => scales.iter().flatten().map(|s| s.body).collect(),
-        Op::Const { .. }
-        | Op::IndexValue { .. }
-        | Op::Unary { .. }
-        | Op::Binary { .. }
-        | Op::Fma { .. }
-        | Op::Compare { .. }
-        | Op::CompareIndex { .. }
-        | Op::Select { .. }
-        | Op::Cast { .. }
-        | Op::Bits { .. }
-        | Op::ClampIndex { .. }
-        | Op::VarNew { .. }
-        | Op::VarGet { .. }
-        | Op::VarSet { .. }
-        | Op::IxVarNew { .. }
-        | Op::IxVarGet { .. }
-        | Op::IxVarSet { .. }
-        | Op::Load { .. }
-        | Op::LoadOr { .. }
-        | Op::Store { .. }
-        | Op::Atomic { .. }
-        | Op::Alloc { .. }
-        | Op::Fill { .. }
-        | Op::Copy { .. }
-        | Op::Reduce { .. }
-        | Op::Scan { .. }
-        | Op::Break
-        | Op::Continue
-        | Op::BlockBarrier { .. } => vec![],
-        Op::Sched(_) => crate::ir::effects::uses(op).blocks,
-    }
 }

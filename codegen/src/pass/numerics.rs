@@ -16,10 +16,9 @@ pub fn plan(mut kernel: Kernel) -> Kernel {
             let view = kernel.view(*src);
             let n = kernel.const_extents(*src).and_then(|e| e.get(*axis).copied()).unwrap_or(1);
             let last = *axis + 1 == view.extents.len();
-            if ordered(*op, view.dtype) && last { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+            if ordered(*op, view.dtype) && last { lanes_of(&[n], kernel.warps) } else { Order::SEQUENTIAL }
         } else if let Op::ReduceRegion { op, extents, value, .. } = &kernel.ops[i].op {
-            let n = extents.iter().product();
-            if ordered(*op, kernel.value(*value).dtype) { lanes_of(n, kernel.warps) } else { Order::SEQUENTIAL }
+            if ordered(*op, kernel.value(*value).dtype) { lanes_of(extents, kernel.warps) } else { Order::SEQUENTIAL }
         } else {
             continue;
         };
@@ -35,10 +34,13 @@ pub fn ordered(op: ReduceOp, dtype: DType) -> bool {
     op == ReduceOp::Sum && dtype.is_float()
 }
 
-/// Lanes for a row of `n` elements: as many consecutive elements a lane as vector accesses like, one warp or less if
-/// that covers the row, else the whole block.
-pub fn lanes_of(n: usize, warps: usize) -> Order {
-    let per_lane = [8, 4, 2].into_iter().find(|&p| n > 0 && n.is_multiple_of(p)).unwrap_or(1);
+/// Lanes for the elements of a box in row-major order: as many consecutive elements a lane as vector accesses like, but
+/// within one row, since a lane finds the indices of all of them from the first one's; one warp or less if that covers the
+/// box, else the whole block.
+pub fn lanes_of(extents: &[usize], warps: usize) -> Order {
+    let n: usize = extents.iter().product();
+    let row = extents.iter().rev().copied().find(|&e| e != 1).unwrap_or(1);
+    let per_lane = [8, 4, 2].into_iter().find(|&p| n > 0 && row.is_multiple_of(p)).unwrap_or(1);
     let units = n.div_ceil(per_lane).max(1);
     let lanes = if units <= 32 { units.next_power_of_two() } else { warps * 32 };
     Order { lanes, per_lane, tree: Tree::AdjacentPairs }
@@ -51,7 +53,7 @@ mod tests {
     #[test]
     fn rows_use_one_warp_or_the_block() {
         let lanes = |n| {
-            let o = lanes_of(n, 4);
+            let o = lanes_of(&[n], 4);
             (o.lanes, o.per_lane)
         };
         assert_eq!(lanes(7168), (128, 8));
@@ -61,5 +63,7 @@ mod tests {
         assert_eq!(lanes(36), (16, 4));
         assert_eq!(lanes(1), (1, 1));
         assert_eq!(lanes(33), (128, 1));
+        let of_box = |extents: &[usize]| lanes_of(extents, 4).per_lane;
+        assert_eq!([of_box(&[8, 5]), of_box(&[48, 2]), of_box(&[3, 16]), of_box(&[8, 1])], [1, 2, 8, 8]);
     }
 }

@@ -5,7 +5,7 @@
 //! to move; both get the same answer because it only depends on the kernel.
 
 use super::matrix::element_bytes;
-use super::walk;
+use crate::ir::effects::{bodies, walk};
 use crate::ir::{Access, Base, BlockId, Buffer, BufferId, Kernel, Op, OpId, ParamKind, Space};
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub fn ahead(k: &Kernel, body: BlockId) -> Option<Ahead> {
     let mut found = Ahead::default();
     // Whether iterations are left early is not known ahead.
     let mut leaves = false;
-    walk(k, k.block(body), &mut |_, op| leaves |= matches!(op, Op::Break | Op::Continue));
+    walk(k, body, &mut |_, op| leaves |= matches!(op, Op::Break | Op::Continue));
     if leaves {
         return None;
     }
@@ -43,7 +43,7 @@ pub fn ahead(k: &Kernel, body: BlockId) -> Option<Ahead> {
     let inside: BTreeSet<OpId> = ops_in(k, body);
     let own = found.tiles.iter().all(|&t| {
         let mut fits = true;
-        walk(k, k.block(k.body), &mut |id, op| {
+        walk(k, k.body, &mut |id, op| {
             let touched = touches(k, op, t);
             let written = matches!(op, Op::Store { view, .. } if k.view(*view).base == Base::Buffer(t));
             let early = leading.iter().any(|&l| l == id || nested_in(k, l, id));
@@ -56,14 +56,14 @@ pub fn ahead(k: &Kernel, body: BlockId) -> Option<Ahead> {
 
 fn ops_in(k: &Kernel, body: BlockId) -> BTreeSet<OpId> {
     let mut all = BTreeSet::new();
-    walk(k, k.block(body), &mut |id, _| {
+    walk(k, body, &mut |id, _| {
         all.insert(id);
     });
     all
 }
 
 fn nested_in(k: &Kernel, outer: OpId, id: OpId) -> bool {
-    super::nested(&k.op(outer).op).iter().any(|&b| k.block(b).ops.contains(&id))
+    bodies(&k.op(outer).op).iter().any(|&b| k.block(b).ops.contains(&id))
 }
 
 /// True if an op names a tile, but for its allocation.

@@ -7,9 +7,9 @@ use super::access::{Lanes, inner_axis};
 use super::distribute::{element_access, order_of};
 use super::matrix::{element_bytes, operands, pitch};
 use super::pipeline::{Ahead, ahead, version_bytes};
-use super::walk;
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
+use crate::ir::effects::walk;
 use crate::ir::{Base, Block, Buffer, BufferId, DType, Kernel, MemoryLayout, Op, OpId, OpNode, Space, SpanId};
 use crate::target::Caps;
 use std::collections::{BTreeSet, HashSet};
@@ -121,13 +121,13 @@ fn too_large(kernel: &Kernel, caps: &Caps, table: &[(usize, usize)]) -> Diagnost
 fn transposed(k: &Kernel) -> BTreeSet<BufferId> {
     let ranges = Ranges::new(k);
     let mut found = BTreeSet::new();
-    walk(k, k.block(k.body), &mut |_, op| {
+    walk(k, k.body, &mut |_, op| {
         let Op::Parallel { vars, extents, body, .. } = op else { return };
         if inner_axis(extents).is_none() {
             return;
         }
-        let lanes = Lanes::new(k, &ranges, vars, extents, k.block(*body), 1);
-        walk(k, k.block(*body), &mut |_, op| {
+        let lanes = Lanes::new(k, &ranges, vars, extents, *body, 1);
+        walk(k, *body, &mut |_, op| {
             let Some((view, index)) = element_access(op) else { return };
             let v = k.view(view);
             let Base::Buffer(b) = v.base else { return };
@@ -164,9 +164,9 @@ fn paddable(k: &Kernel, b: BufferId) -> bool {
 
 /// Reductions and scans address tiles by flat number.
 fn collective(k: &Kernel, b: BufferId) -> bool {
-    k.ops.iter().any(|n| match &n.op {
-        Op::Reduce { src, dst, .. } | Op::Scan { src, dst, .. } => k.view(*src).base == Base::Buffer(b) || *dst == b,
-        _ => false,
+    k.ops.iter().any(|n| {
+        let (Op::Reduce { src, dst, .. } | Op::Scan { src, dst, .. }) = &n.op else { return false };
+        k.view(*src).base == Base::Buffer(b) || *dst == b
     })
 }
 
@@ -188,27 +188,30 @@ fn add_scratch(k: &mut Kernel) {
 
 /// Type and number of partial results an op exchanges through shared memory.
 fn scratch(k: &Kernel, id: OpId, warps: usize) -> Option<(DType, usize)> {
-    match &k.op(id).op {
-        Op::Reduce { op, src, axis, order, .. } => {
-            let extents = k.const_extents(*src)?;
-            let dtype = k.view(*src).dtype;
-            let wide = order_of(*order, *op, dtype, extents[*axis], warps).lanes > 32;
-            let rows = extents.iter().product::<usize>() / extents[*axis];
-            (wide && *axis + 1 == extents.len() && warps > 1).then_some((accumulator(dtype), rows * warps))
-        }
-        Op::ReduceRegion { op, extents, value, order, .. } => {
-            let dtype = k.value(*value).dtype;
-            let wide = order_of(*order, *op, dtype, extents.iter().product(), warps).lanes > 32;
-            (wide && warps > 1).then_some((accumulator(dtype), warps))
-        }
-        Op::Scan { src, axis, .. } => {
-            let last = *axis + 1 == k.view(*src).extents.len();
-            (last && warps > 1).then_some((k.view(*src).dtype, warps))
-        }
-        Op::FindFirst { .. } => (warps > 1).then_some((DType::I32, warps)),
-        Op::Atomic { result: Some(_), view, .. } => at_block_level(k, id).then_some((k.view(*view).dtype, 1)),
-        _ => None,
+    let own = &k.op(id).op;
+    if let Op::Reduce { op, src, axis, order, .. } = own {
+        let extents = k.const_extents(*src)?;
+        let dtype = k.view(*src).dtype;
+        let wide = order_of(*order, *op, dtype, &[extents[*axis]], warps).lanes > 32;
+        let rows = extents.iter().product::<usize>() / extents[*axis];
+        return (wide && *axis + 1 == extents.len() && warps > 1).then_some((accumulator(dtype), rows * warps));
     }
+    if let Op::ReduceRegion { op, extents, value, order, .. } = own {
+        let dtype = k.value(*value).dtype;
+        let wide = order_of(*order, *op, dtype, extents, warps).lanes > 32;
+        return (wide && warps > 1).then_some((accumulator(dtype), warps));
+    }
+    if let Op::Scan { src, axis, .. } = own {
+        let last = *axis + 1 == k.view(*src).extents.len();
+        return (last && warps > 1).then_some((k.view(*src).dtype, warps));
+    }
+    if matches!(own, Op::FindFirst { .. }) {
+        return (warps > 1).then_some((DType::I32, warps));
+    }
+    if let Op::Atomic { result: Some(_), view, .. } = own {
+        return at_block_level(k, id).then_some((k.view(*view).dtype, 1));
+    }
+    None
 }
 
 /// Type in which partial results travel: small floats as f32, everything else as it is.
@@ -219,13 +222,13 @@ pub fn accumulator(dtype: DType) -> DType {
 /// True if an op is not inside an element body.
 pub fn at_block_level(k: &Kernel, id: OpId) -> bool {
     let mut inside = false;
-    walk(k, k.block(k.body), &mut |_, op| {
+    walk(k, k.body, &mut |_, op| {
         if let Op::Parallel { body, .. }
         | Op::Spread { body, .. }
         | Op::ReduceRegion { body, .. }
         | Op::FindFirst { body, .. } = op
         {
-            walk(k, k.block(*body), &mut |inner, _| inside |= inner == id);
+            walk(k, *body, &mut |inner, _| inside |= inner == id);
         }
     });
     !inside

@@ -3,11 +3,10 @@
 //! Only shared tiles and writable global tensors can conflict; register tiles are private. Collectives meet inside
 //! themselves, which counts. The walk runs loops twice, so conflicts with the previous iteration are found too.
 
-use super::distribute::element_access;
 use super::place::SCRATCH;
-use super::{nested, walk};
 use crate::diag::Diagnostic;
-use crate::ir::{Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, Space, ViewId};
+use crate::ir::effects::{self, EffectKind};
+use crate::ir::{Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, Space};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,6 +109,8 @@ impl Sync<'_> {
                 self.exits.push(pending.clone());
                 pending
             }
+            // Threads of a block meet there as well.
+            Op::GridBarrier => Pending::new(),
             Op::Alloc { buffer } => {
                 if self.kernel.buffer(*buffer).name == SCRATCH {
                     self.scratch = Some(*buffer);
@@ -162,13 +163,6 @@ impl Sync<'_> {
         None
     }
 
-    fn place(&self, view: ViewId) -> Option<Place> {
-        match self.kernel.view(view).base {
-            Base::Buffer(b) => self.tile(b),
-            Base::Param(p) => self.tensor(p),
-        }
-    }
-
     fn tile(&self, b: BufferId) -> Option<Place> {
         (self.kernel.buffer(b).space == Space::Shared).then_some(Place::Tile(b.0))
     }
@@ -181,60 +175,41 @@ impl Sync<'_> {
     }
 
     fn effect(&self, id: OpId, op: &Op) -> Effect {
+        let k = self.kernel;
         let mut e = Effect::default();
-        let access = |op: &Op, e: &mut Effect, block_level: bool| {
-            let Some((view, _)) = element_access(op) else { return };
-            let Some(place) = self.place(view) else { return };
-            let kind = match op {
-                Op::Store { .. } if block_level => Kind::First,
-                Op::Store { .. } => Kind::Write,
-                Op::Atomic { .. } => Kind::Atomic,
-                _ => Kind::Read,
+        let meets = self.uses_scratch(id);
+        let place = |x: &effects::Effect| match x.base(k) {
+            Base::Buffer(b) => self.tile(b),
+            Base::Param(p) => self.tensor(p),
+        };
+        for x in effects::effects(k, id) {
+            let kind = match x.kind {
+                EffectKind::Read => Kind::Read,
+                EffectKind::Write if matches!(op, Op::Store { .. }) => Kind::First,
+                EffectKind::Write => Kind::Write,
+                EffectKind::Atomic => Kind::Atomic,
             };
-            e.before.insert((place, kind));
-        };
-        let tables = |op: &Op, e: &mut Effect| {
-            let table = element_access(op).and_then(|(v, _)| self.kernel.view(v).gather).map(|g| g.table());
-            e.before.extend(table.and_then(|t| self.place(t)).map(|p| (p, Kind::Read)));
-        };
-        tables(op, &mut e);
-        access(op, &mut e, true);
-        for b in nested(op) {
-            walk(self.kernel, self.kernel.block(b), &mut |_, op| {
-                access(op, &mut e, false);
-                tables(op, &mut e);
+            // A collective writes its result after its threads have met.
+            let late = meets && kind == Kind::Write;
+            let side = if late { &mut e.after } else { &mut e.before };
+            side.extend(place(&x).map(|p| (p, kind)));
+        }
+        for b in effects::bodies(op) {
+            effects::walk(k, b, &mut |inner, _| {
+                for x in effects::effects(k, inner) {
+                    let kind = match x.kind {
+                        EffectKind::Read => Kind::Read,
+                        EffectKind::Write => Kind::Write,
+                        EffectKind::Atomic => Kind::Atomic,
+                    };
+                    e.before.extend(place(&x).map(|p| (p, kind)));
+                }
             });
         }
-        let scratch = self.scratch.and_then(|b| self.tile(b));
-        let exchange = |e: &mut Effect, wide: bool| {
-            if let (true, Some(s)) = (wide, scratch) {
-                e.before.insert((s, Kind::Write));
-                e.meets = true;
-                e.after.insert((s, Kind::Read));
-            }
-        };
-        let scratched = self.uses_scratch(id);
-        match op {
-            Op::Reduce { src, dst, .. } => {
-                e.before.extend(self.place(*src).map(|p| (p, Kind::Read)));
-                exchange(&mut e, scratched);
-                let at = if e.meets { &mut e.after } else { &mut e.before };
-                at.extend(self.tile(*dst).map(|p| (p, Kind::Write)));
-            }
-            Op::Scan { src, dst, .. } => {
-                e.before.extend(self.place(*src).map(|p| (p, Kind::Read)));
-                exchange(&mut e, scratched);
-                let at = if e.meets { &mut e.after } else { &mut e.before };
-                at.extend(self.tile(*dst).map(|p| (p, Kind::Write)));
-            }
-            Op::Gemm { a, b, acc, set, .. } => {
-                e.before.extend([*a, *b].into_iter().filter_map(|v| self.place(v)).map(|p| (p, Kind::Read)));
-                let acc = self.tile(*acc);
-                e.before.extend(acc.filter(|_| !set).map(|p| (p, Kind::Read)));
-                e.before.extend(acc.map(|p| (p, Kind::Write)));
-            }
-            Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Atomic { .. } => exchange(&mut e, scratched),
-            _ => {}
+        if let (true, Some(s)) = (meets, self.scratch.and_then(|b| self.tile(b))) {
+            e.before.insert((s, Kind::Write));
+            e.meets = true;
+            e.after.insert((s, Kind::Read));
         }
         e
     }

@@ -34,6 +34,10 @@ pub struct Caps {
     pub cluster_blocks: usize,
     /// Native conversion from f32 to fp8.
     pub fp8_conversion: bool,
+    /// Matrix instructions of whole warp groups, with operands in shared memory, and a copy engine for tensors.
+    pub warp_group_matrix: bool,
+    /// A kernel can start while the one before it ends.
+    pub dependent_launch: bool,
 }
 
 impl Target {
@@ -70,8 +74,11 @@ impl Target {
                 shared_bytes_per_sm: 164 * 1024,
                 cluster_blocks: 1,
                 fp8_conversion: false,
+                warp_group_matrix: false,
+                dependent_launch: false,
             }),
             Target::Sm90a | Target::Sm100a => Some(Caps {
+                warp_group_matrix: matches!(self, Target::Sm90a),
                 shared_bytes: 227 * 1024,
                 threads: 1024,
                 registers: 65536,
@@ -80,6 +87,7 @@ impl Target {
                 shared_bytes_per_sm: 228 * 1024,
                 cluster_blocks: 16,
                 fp8_conversion: true,
+                dependent_launch: true,
             }),
         }
     }

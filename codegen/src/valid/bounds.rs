@@ -48,6 +48,8 @@ pub(super) fn guards(k: &Kernel, r: &Ranges) -> HashMap<OpId, Vec<bool>> {
             | Op::Break
             | Op::Continue
             | Op::If { .. }
+            | Op::Check { .. }
+            | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => continue,
         };

@@ -38,6 +38,8 @@ pub const CODES: &[Code] = &[
         "call `grid(..)` once with one to three extents",
     ),
     code("V0109", "an op stands behind `break` or `continue` and never runs", "remove it"),
+    code("V0110", "`grid_sync` where not every block passes it", "put it at the top level of the kernel"),
+    code("V0111", "`grid_sync` in a kernel that is not cooperative", "declare the kernel `#[kernel(cooperative)]`"),
     code("V0201", "an operand has the wrong dtype", "convert with `.to::<T>()`"),
     code("V0202", "the number of indices or axes does not fit", "give one index an axis"),
     code("V0203", "extents do not fit, or a view leaves its tile", "make the extents equal"),

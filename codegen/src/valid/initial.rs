@@ -6,18 +6,13 @@
 
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
-use crate::ir::effects::{EffectKind, deep_effects, effects, uses};
+use crate::ir::effects::{EffectKind, deep_effects, effects, walk};
 use crate::ir::{Access, Base, BlockId, IxExpr, Kernel, Op, OpId, ParamKind, Space};
 use std::collections::{HashMap, HashSet};
 
 /// All ops below a block, in program order.
 pub(super) fn ops_below(k: &Kernel, block: BlockId, out: &mut Vec<OpId>) {
-    for &id in &k.block(block).ops {
-        out.push(id);
-        for b in uses(&k.op(id).op).blocks {
-            ops_below(k, b, out);
-        }
-    }
+    walk(k, block, &mut |id, _| out.push(id));
 }
 
 type State = HashSet<Base>;
@@ -141,6 +136,8 @@ impl Walk<'_> {
             | Op::Copy { .. }
             | Op::Reduce { .. }
             | Op::Scan { .. }
+            | Op::Check { .. }
+            | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => {
                 // With roles, every tile counts as written from the start.
@@ -180,14 +177,14 @@ impl Walk<'_> {
         };
         if let Some(&by) = self.skipped.get(&base) {
             let n = k.op(by);
-            let text = match &n.op {
-                Op::For { hi, .. } => match k.ix_expr(*hi) {
-                    IxExpr::Sym(s) => {
-                        format!("the loop that writes it does not run if `{}` is 0", k.syms[s.0 as usize].name)
-                    }
-                    _ => "the loop that writes it may not run".into(),
-                },
-                _ => "only one arm writes it".into(),
+            let text = if let Op::For { hi, .. } = &n.op {
+                if let IxExpr::Sym(s) = k.ix_expr(*hi) {
+                    format!("the loop that writes it does not run if `{}` is 0", k.syms[s.0 as usize].name)
+                } else {
+                    "the loop that writes it may not run".into()
+                }
+            } else {
+                "only one arm writes it".into()
             };
             d = d.note(text, Some(k.span_of(n.span).clone()));
         }

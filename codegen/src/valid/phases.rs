@@ -12,7 +12,7 @@ use crate::analysis::ranges::{Leaf, gcd};
 use crate::diag::Diagnostic;
 use crate::ir::effects::{Effect, EffectKind, Place, deep_effects, effects, table_of, uses};
 use crate::ir::{
-    Base, BlockId, CmpOp, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
+    Base, BlockId, CmpOp, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, ParamKind, Space, ValueId, View, ViewId,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -25,16 +25,13 @@ pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, f
         super::initial::ops_below(k, b, &mut ops);
     }
     for &id in &ops {
-        let (vars, body) = match &k.op(id).op {
-            Op::Parallel { vars, body, .. } => (vars.clone(), *body),
-            Op::Spread { var, body, .. } => (vec![*var], *body),
-            Op::Gemm { .. } | Op::Copy { .. } => {
-                whole_tiles(k, id, found);
-                continue;
-            }
-            _ => continue,
-        };
-        Phase::new(k, r, guards, vars, body).check(found);
+        if let Op::Parallel { vars, body, .. } = &k.op(id).op {
+            Phase::new(k, r, guards, vars.clone(), *body).check(found);
+        } else if let Op::Spread { var, body, .. } = &k.op(id).op {
+            Phase::new(k, r, guards, vec![*var], *body).check(found);
+        } else if matches!(&k.op(id).op, Op::Gemm { .. } | Op::Copy { .. }) {
+            whole_tiles(k, id, found);
+        }
     }
     blocks(k, &ops, found);
 }
@@ -74,10 +71,12 @@ fn blocks(k: &Kernel, ops: &[OpId], found: &mut Vec<Diagnostic>) {
         return;
     }
     for &id in ops {
-        let (view, mut indices) = match &k.op(id).op {
-            Op::Store { view, index, .. } => (*view, index.clone()),
-            Op::Copy { dst, .. } => (dst.view, dst.start.clone()),
-            _ => continue,
+        let (view, mut indices) = if let Op::Store { view, index, .. } = &k.op(id).op {
+            (*view, index.clone())
+        } else if let Op::Copy { dst, .. } = &k.op(id).op {
+            (dst.view, dst.start.clone())
+        } else {
+            continue;
         };
         let Base::Param(p) = k.view(view).base else { continue };
         // Rows that a table names are data.
@@ -104,14 +103,12 @@ fn blocks(k: &Kernel, ops: &[OpId], found: &mut Vec<Diagnostic>) {
 }
 
 fn under_condition(k: &Kernel, ops: &[OpId], id: OpId) -> bool {
-    ops.iter().any(|&o| match &k.op(o).op {
-        Op::If { then, els, .. } => {
-            let mut below = vec![];
-            super::initial::ops_below(k, *then, &mut below);
-            super::initial::ops_below(k, *els, &mut below);
-            below.contains(&id)
-        }
-        _ => false,
+    ops.iter().any(|&o| {
+        let Op::If { then, els, .. } = &k.op(o).op else { return false };
+        let mut below = vec![];
+        super::initial::ops_below(k, *then, &mut below);
+        super::initial::ops_below(k, *els, &mut below);
+        below.contains(&id)
     })
 }
 
@@ -250,10 +247,8 @@ impl<'a> Phase<'a> {
                     self.tables.push((id, self.k.view(table).base));
                 }
                 let Place::Element { view, index } = &e.place else { continue };
-                let same_value = match op {
-                    Op::Store { value, .. } => !self.inner_values.contains(value) || self.k.literal(*value).is_some(),
-                    _ => false,
-                };
+                let same_value = matches!(op, Op::Store { value, .. }
+                    if !self.inner_values.contains(value) || self.k.literal(*value).is_some());
                 self.accesses.push(Access {
                     op: id,
                     kind: e.kind,
@@ -444,6 +439,7 @@ impl<'a> Phase<'a> {
 
     fn apart(&self, w: &Access, x: &Access) -> bool {
         let mut pairs = self.axes(w, x).unwrap_or_default();
+        pairs.extend(self.split_pairs(w, x));
         pairs.extend(self.address(w).zip(self.address(x)));
         let mut known: HashSet<Atom> =
             self.movers.iter().filter(|m| m.numbers.is_some_and(|(lo, hi)| lo == hi)).map(|m| m.atom).collect();
@@ -582,6 +578,50 @@ impl<'a> Phase<'a> {
         let looked_up = v.gather.is_some() as usize;
         let axes = w.index.iter().zip(&x.index).skip(looked_up).map(|(&a, &b)| (a, b));
         picks.chain(axes).map(|(a, b)| Some((self.poly(a)?, self.poly(b)?))).collect()
+    }
+
+    /// A quotient and a remainder of one number by one divisor, on two axes, are that number: `t[(r / h, r % h)]` names
+    /// different elements for different `r`.
+    fn split_pairs(&self, w: &Access, x: &Access) -> Vec<(Poly, Poly)> {
+        if w.index != x.index || self.axes(w, x).is_none() {
+            return vec![];
+        }
+        let mut out = vec![];
+        let (mut quotients, mut remainders) = (vec![], vec![]);
+        let looked_up = self.k.view(w.view).gather.is_some() as usize;
+        for &i in w.index.iter().skip(looked_up) {
+            self.split_terms(i, &mut quotients, &mut remainders);
+        }
+        for &(a, h) in &quotients {
+            let uniform = self.poly(h).is_some_and(|h| self.uniform(&h));
+            if uniform && remainders.contains(&(a, h)) {
+                out.extend(self.poly(a).map(|a| (a.clone(), a)));
+            }
+        }
+        out
+    }
+
+    /// Quotients and remainders that an index is, but for a part that is the same for all iterations.
+    fn split_terms(&self, i: IxId, quotients: &mut Vec<(IxId, IxId)>, remainders: &mut Vec<(IxId, IxId)>) {
+        match self.k.ix_expr(i) {
+            IxExpr::Div(a, h) => quotients.push((a, h)),
+            IxExpr::Mod(a, h) => remainders.push((a, h)),
+            IxExpr::Add(a, b) | IxExpr::Sub(a, b) => {
+                let same = |e| self.poly(e).is_some_and(|p| self.uniform(&p));
+                match (same(a), same(b)) {
+                    (true, false) => self.split_terms(b, quotients, remainders),
+                    (false, true) => self.split_terms(a, quotients, remainders),
+                    (true, true) | (false, false) => {}
+                }
+            }
+            IxExpr::Const(_)
+            | IxExpr::Sym(_)
+            | IxExpr::Var(_)
+            | IxExpr::Data(_)
+            | IxExpr::Mul(..)
+            | IxExpr::Min(..)
+            | IxExpr::Max(..) => {}
+        }
     }
 
     /// The part of a view's offset that its picked axes do not explain; `None` if it differs between iterations.

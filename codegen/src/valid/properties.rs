@@ -62,9 +62,9 @@ fn invariant(k: &Kernel, dim: &str, id: OpId, ops: &[OpId], found: &mut Vec<Diag
     let mut inside = vec![];
     ops_below(k, *body, &mut inside);
     let made_inside = |b: crate::ir::BufferId| {
-        inside.iter().any(|&o| match &k.op(o).op {
-            Op::Alloc { buffer } | Op::VarNew { var: buffer, .. } | Op::IxVarNew { var: buffer, .. } => *buffer == b,
-            _ => false,
+        inside.iter().any(|&o| {
+            matches!(&k.op(o).op, Op::Alloc { buffer } | Op::VarNew { var: buffer, .. } | Op::IxVarNew { var: buffer, .. }
+                if *buffer == b)
         })
     };
     let effects = deep_effects(k, id);

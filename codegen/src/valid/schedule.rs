@@ -64,7 +64,8 @@ fn distribution(k: &Kernel, found: &mut Vec<Diagnostic>, span: SpanId, what: &st
     found.push(Diagnostic::error(k, span, "V0431", format!("the distribution of {what} does not fit: {why}")));
 }
 
-/// Accesses since the last barrier: read, written or atomically updated, by which phase.
+/// Accesses since the last barrier: read (0), written (1), atomically updated (2) or written by one thread (3), by which
+/// phase.
 type Pending = BTreeMap<(u8, u32, u8), OpId>;
 
 struct Walk<'a> {
@@ -84,7 +85,7 @@ impl Walk<'_> {
 
     fn op(&mut self, id: OpId, mut p: Pending) -> Pending {
         match &self.k.op(id).op {
-            Op::BlockBarrier { .. } => Pending::new(),
+            Op::BlockBarrier { .. } | Op::GridBarrier => Pending::new(),
             Op::If { then, els, .. } => {
                 let mut a = self.block(*then, p.clone());
                 a.extend(self.block(*els, p));
@@ -119,13 +120,15 @@ impl Walk<'_> {
                     };
                     let kind = match e.kind {
                         EffectKind::Read => 0,
+                        // The first thread does all stores of the block, so one follows the other.
+                        EffectKind::Write if matches!(op, Op::Store { .. }) => 3,
                         EffectKind::Write => 1,
                         EffectKind::Atomic => 2,
                     };
                     mine.push((place.0, place.1, kind));
                 }
                 for &(space, n, kind) in &mine {
-                    for other in 0..3 {
+                    for other in 0..4 {
                         if kind == other && kind != 1 {
                             continue;
                         }
@@ -152,7 +155,7 @@ impl Walk<'_> {
         self.reported.push((op, n));
         let k = self.k;
         let name = if space == 0 { &k.buffers[n as usize].name } else { &k.params[n as usize].name };
-        let verb = |x| ["read", "written", "updated"][x as usize];
+        let verb = |x| ["read", "written", "updated", "written"][x as usize];
         let m = format!(
             "`{name}` is {} here and {} by an earlier phase, without a barrier between",
             verb(now),

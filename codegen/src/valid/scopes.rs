@@ -38,6 +38,7 @@ pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
     w.scope.vars.extend(&k.block_ids);
     w.scope.vars.extend(k.cluster.iter().map(|c| c.rank));
     w.scope.vars.extend(k.roles.iter().filter_map(|r| r.instance));
+    w.scope.buffers.extend(k.rings.iter().flat_map(|r| &r.parts).flat_map(|p| &p.buffers));
     w.all = w.scope.clone();
     w.block(k.body);
     w.found
@@ -339,13 +340,22 @@ impl Walk<'_> {
             | Op::LoadOr { .. }
             | Op::For { .. }
             | Op::Loop { .. }
+            | Op::Check { .. }
             | Op::If { .. } => {}
+            Op::GridBarrier => {
+                if !self.k.block(self.k.body).ops.contains(&id) {
+                    let d = self.error(id, "V0110", "`grid_sync` inside a loop, a branch or a body".into());
+                    d.help = Some("every block must pass it: put it at the top level of the kernel".into());
+                }
+                if !self.k.properties.launch.cooperative {
+                    let d =
+                        self.error(id, "V0111", "`grid_sync` in a kernel whose blocks need not run together".into());
+                    d.help = Some("declare the kernel `#[kernel(cooperative, ..)]`".into());
+                }
+            }
         }
-        let scheduled = match op {
-            Op::BlockBarrier { .. } | Op::Sched(_) => true,
-            Op::Parallel { distribution, .. } => distribution.is_some(),
-            _ => false,
-        };
+        let scheduled =
+            matches!(op, Op::BlockBarrier { .. } | Op::Sched(_) | Op::Parallel { distribution: Some(_), .. });
         if scheduled && self.k.stage == Stage::Plain {
             self.error(id, "V0107", format!("`{name}` is placed on threads in a plain kernel"));
         }
@@ -358,10 +368,7 @@ impl Walk<'_> {
             return;
         }
         let name = self.k.op(op).op.name();
-        let role = match self.k.op(op).op {
-            Op::If { .. } => "the condition",
-            _ => "an operand",
-        };
+        let role = if matches!(self.k.op(op).op, Op::If { .. }) { "the condition" } else { "an operand" };
         if let Some(&outer) = self.origin.get(&v)
             && self.element.as_ref().is_none_or(|e| e.0 != outer)
         {

@@ -424,7 +424,8 @@ impl Check<'_> {
                 }
             }
             // `rings` judges the ops of roles and rings.
-            Op::Loop { .. } | Op::Break | Op::Continue | Op::BlockBarrier { .. } | Op::Sched(_) => {}
+            Op::Check { cond, .. } => self.want("the condition", *cond, DType::Bool),
+            Op::Loop { .. } | Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } | Op::Sched(_) => {}
         }
     }
 

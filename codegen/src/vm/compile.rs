@@ -825,6 +825,8 @@ impl<'k> Compiler<'k> {
                 drop(arms);
                 Instr::If { cond, then, els }
             }
+            Op::Check { cond, message } => Instr::Check { cond: self.value(*cond, span), message: message.clone() },
+            Op::GridBarrier => Instr::GridBarrier,
             Op::BlockBarrier { reason: _ } => Instr::Nothing,
             // The VM runs plain kernels; `vm::sched` runs the others.
             Op::Sched(_) => Instr::Nothing,
@@ -921,6 +923,8 @@ fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
             | Instr::Body(_)
             | Instr::Reduce { .. }
             | Instr::Scan { .. }
+            | Instr::Check { .. }
+            | Instr::GridBarrier
             | Instr::Gemm(_) => return None,
             Instr::Const { .. }
             | Instr::Unary { .. }
@@ -984,7 +988,8 @@ fn uses(kernel: &Kernel, id: OpId, f: &mut dyn FnMut(ValueId)) {
     }
     match &kernel.op(id).op {
         Op::Const { .. } | Op::VarGet { .. } | Op::IxVarGet { .. } | Op::Alloc { .. } => {}
-        Op::Break | Op::Continue | Op::BlockBarrier { .. } | Op::Sched(_) => {}
+        Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } | Op::Sched(_) => {}
+        Op::Check { cond, .. } => f(*cond),
         Op::IndexValue { index, .. } => ix(kernel, *index, f),
         Op::Unary { x, .. } | Op::Cast { x, .. } | Op::Bits { x, .. } => f(*x),
         Op::Binary { a, b, .. } | Op::Compare { a, b, .. } => [*a, *b].into_iter().for_each(f),
@@ -1116,6 +1121,8 @@ fn for_results(op: &Op, f: &mut dyn FnMut(ValueId)) {
         | Op::Loop { .. }
         | Op::Break
         | Op::Continue
+        | Op::Check { .. }
+        | Op::GridBarrier
         | Op::BlockBarrier { .. }
         | Op::Sched(_) => {}
     }

@@ -19,6 +19,7 @@
 //! * `S0104` elements of an output that no block wrote.
 //! * `S0105` results that depend on the order of blocks or iterations.
 //! * `S0106` an offset past 31 bits in a kernel built without wide indices.
+//! * `S0111` a `check!` of the kernel that does not hold.
 //! * `S0107` division by zero, of integers or of indices (the latter also ends a run that is not sanitized).
 //! * `S0108` a view that reaches outside its allocation (always an error; the access is not made).
 //! * `S0109` arguments that are not the kernel's; `S0110` IR that the verifier would refuse.
@@ -160,6 +161,22 @@ fn plain(
     let (faults, stop) = (Mutex::new(vec![]), AtomicBool::new(false));
     let shared = Shared { kernel, program, globals, scalars, order, faults: &faults, stop: &stop };
     let permutation = Permutation::new(order, blocks);
+    let parts = program.parts();
+    if parts.len() > 1 {
+        // Blocks meet, so each keeps its own state until the last part.
+        let mut workers: Vec<Worker> = (0..blocks).map(|_| Worker::new(&shared, None)).collect();
+        for part in parts {
+            for i in 0..blocks {
+                let block = permutation.at(i);
+                if !stop.load(Ordering::Relaxed) {
+                    workers[block].part(block, part.clone());
+                }
+            }
+        }
+        drop(workers);
+        let faults = faults.into_inner().unwrap_or_default();
+        return if faults.is_empty() { Ok(()) } else { Err(faults) };
+    }
     let next = AtomicUsize::new(0);
     let work = || {
         let mut worker = Worker::new(&shared, None);
@@ -219,11 +236,32 @@ fn sanitized(
     let (faults, stop) = (Mutex::new(vec![]), AtomicBool::new(false));
     let order = BlockOrder::Forward;
     let shared = Shared { kernel, program, globals, scalars, order, faults: &faults, stop: &stop };
-    let mut worker = Worker::new(&shared, Some(Shadow::new(&sizes, &tiles)));
-    for b in 0..blocks {
-        worker.block(b);
+    let parts = program.parts();
+    let mut shadow = Some(Shadow::new(&sizes, &tiles));
+    if parts.len() > 1 {
+        let mut workers: Vec<Worker> = (0..blocks).map(|_| Worker::new(&shared, None)).collect();
+        let mut states = vec![Shadow::fresh_tiles(&tiles); blocks];
+        for part in parts {
+            for (block, (worker, state)) in workers.iter_mut().zip(&mut states).enumerate() {
+                if let Some(s) = &mut shadow {
+                    s.exchange_tiles(state);
+                }
+                worker.give_shadow(shadow.take());
+                worker.part(block, part.clone());
+                shadow = worker.take_shadow();
+                if let Some(s) = &mut shadow {
+                    s.exchange_tiles(state);
+                }
+            }
+        }
+    } else {
+        let mut worker = Worker::new(&shared, shadow.take());
+        for b in 0..blocks {
+            worker.block(b);
+        }
+        shadow = worker.into_shadow();
     }
-    let Some(mut shadow) = worker.into_shadow() else { return Ok(Report::default()) };
+    let Some(mut shadow) = shadow else { return Ok(Report::default()) };
     let after: Vec<Vec<u8>> = written.iter().map(|&p| bytes(p)).collect();
 
     for &p in written.iter().filter(|&&p| access(p) == Some(Access::Out)) {

@@ -382,6 +382,13 @@ pub enum Instr {
     },
     Break,
     Continue,
+    /// A fault if `cond` is false for a lane.
+    Check {
+        cond: Reg,
+        message: String,
+    },
+    /// Ends a part of the program: see [`Program::parts`].
+    GridBarrier,
     Alloc {
         tile: usize,
     },
@@ -443,4 +450,20 @@ pub struct Program {
     pub scalars: Vec<(Reg, DType, usize)>,
     /// Offsets may take 64 bits.
     pub wide: bool,
+}
+
+impl Program {
+    /// Parts of the code between grid barriers: all blocks end one before any begins the next.
+    pub fn parts(&self) -> Vec<std::ops::Range<usize>> {
+        let mut parts = vec![];
+        let mut from = 0;
+        for (at, node) in self.code.iter().enumerate() {
+            if matches!(node.instr, Instr::GridBarrier) {
+                parts.push(from..at);
+                from = at + 1;
+            }
+        }
+        parts.push(from..self.code.len());
+        parts
+    }
 }

@@ -10,7 +10,7 @@ pub trait Combine: Lane {
     /// The value before anything is combined, for empty reductions and exclusive scans.
     fn identity(op: ReduceOp, dtype: DType) -> Self;
     /// An element as the reduction sees it.
-    fn element(op: ReduceOp, x: Self) -> Self;
+    fn element(op: ReduceOp, dtype: DType, x: Self) -> Self;
     /// `a op b`.
     fn combine(op: ReduceOp, dtype: DType, a: Self, b: Self) -> Self;
 }
@@ -24,7 +24,7 @@ impl Combine for f32 {
         }
     }
     #[inline(always)]
-    fn element(op: ReduceOp, x: f32) -> f32 {
+    fn element(op: ReduceOp, _dtype: DType, x: f32) -> f32 {
         if op == ReduceOp::AbsMax { x.abs() } else { x }
     }
     #[inline(always)]
@@ -65,9 +65,12 @@ impl Combine for i32 {
         }
     }
     #[inline(always)]
-    fn element(op: ReduceOp, x: i32) -> i32 {
-        // Unsigned numbers never take this branch with a sign bit that means a sign: see `combine`.
-        if op == ReduceOp::AbsMax { x.wrapping_abs() } else { x }
+    fn element(op: ReduceOp, dtype: DType, x: i32) -> i32 {
+        match op {
+            // A sign bit of U32 means no sign; the smallest I8 is its own absolute value, as with `UnaryOp::Abs`.
+            ReduceOp::AbsMax if dtype != DType::U32 => super::convert::wrap(dtype, x.wrapping_abs()),
+            ReduceOp::AbsMax | ReduceOp::Sum | ReduceOp::Max | ReduceOp::Min | ReduceOp::And | ReduceOp::Or => x,
+        }
     }
     #[inline(always)]
     fn combine(op: ReduceOp, dtype: DType, a: i32, b: i32) -> i32 {
@@ -94,7 +97,7 @@ impl Combine for i64 {
         }
     }
     #[inline(always)]
-    fn element(op: ReduceOp, x: i64) -> i64 {
+    fn element(op: ReduceOp, _dtype: DType, x: i64) -> i64 {
         if op == ReduceOp::AbsMax { x.wrapping_abs() } else { x }
     }
     #[inline(always)]
@@ -124,7 +127,7 @@ pub fn line<T: Combine>(op: ReduceOp, dtype: DType, order: Order, x: &[T], parti
 
 #[inline(always)]
 fn line_of<T: Combine>(op: ReduceOp, dtype: DType, order: Order, x: &[T], partial: &mut Vec<T>) -> T {
-    let abs = |v: T| if dtype == DType::U32 { v } else { T::element(op, v) };
+    let abs = |v: T| T::element(op, dtype, v);
     let Some((&first, rest)) = x.split_first() else { return T::identity(op, dtype) };
     let per = order.per_lane.max(1);
     let lanes = order.lanes.max(1).min(x.len().div_ceil(per));
@@ -171,7 +174,7 @@ pub fn axis<T: Combine>(op: ReduceOp, dtype: DType, order: Order, x: &[T], n: us
         if sequential {
             macro_rules! with {
                 ($($op:ident),*) => { match op { $(ReduceOp::$op => {
-                    let abs = |v: T| if dtype == DType::U32 { v } else { T::element(ReduceOp::$op, v) };
+                    let abs = |v: T| T::element(ReduceOp::$op, dtype, v);
                     row.iter_mut().zip(plane).for_each(|(o, &v)| *o = abs(v));
                     for line in plane.chunks_exact(inner).skip(1) {
                         if dtype == DType::F32 {
@@ -211,7 +214,7 @@ pub fn scan<T: Combine>(
             let mut acc = T::identity(op, dtype);
             for k in 0..n {
                 let at = base + j + inner * if suffix { n - 1 - k } else { k };
-                let e = T::element(op, x[at]);
+                let e = T::element(op, dtype, x[at]);
                 let next = if k == 0 { e } else { T::combine(op, dtype, acc, e) };
                 out[at] = if inclusive { next } else { acc };
                 acc = next;

@@ -57,6 +57,10 @@ pub enum Hit {
     },
 }
 
+/// State of a block's tiles.
+#[derive(Clone, Debug, Default)]
+pub struct TileState(Vec<Vec<Cell>>);
+
 /// Shadow state of a sanitized run.
 #[derive(Debug, Default)]
 pub struct Shadow {
@@ -81,6 +85,16 @@ impl Shadow {
             tiles: tiles.iter().map(|&n| vec![cell(false); n]).collect(),
             ..Shadow::default()
         }
+    }
+
+    /// Tiles nobody has touched.
+    pub fn fresh_tiles(sizes: &[usize]) -> TileState {
+        TileState(sizes.iter().map(|&n| vec![Cell::default(); n]).collect())
+    }
+
+    /// Goes over to another block: exchanges the state of tiles, that of tensors stays.
+    pub fn exchange_tiles(&mut self, other: &mut TileState) {
+        std::mem::swap(&mut self.tiles, &mut other.0);
     }
 
     /// A body starts: a new phase.

@@ -287,7 +287,7 @@ attention(const bf16* __restrict__ q, const bf16* __restrict__ kv, bf16* __restr
         // emit_kernels.rs:10:5: reduce_max along axis 1
         #pragma unroll
         for (int r = 0; r < 4; ++r) {
-            float acc = __uint_as_float(0xff800000u);
+            float acc = __uint_as_float(0x7fc00000u);
             alignas(16) float x[8];
             ld<16>(x, masked + (r * 16 + group8) * 64 + lane8 * 8);
             #pragma unroll

@@ -191,7 +191,7 @@ group_quantise(const bf16* __restrict__ x, e4m3* __restrict__ q, float* __restri
     // emit_kernels.rs:3:5: reduce_absmax along axis 2
     #pragma unroll
     for (int r = 0; r < 7; ++r) {
-        float acc = 0.0f;
+        float acc = __uint_as_float(0x7fc00000u);
         #pragma unroll
         for (int v = 0; v < 8; ++v) {
             acc = fmaxf(acc, fabsf(bf16_to_f32(xf[r * 8 + v])));

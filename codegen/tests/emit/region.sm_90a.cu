@@ -76,7 +76,7 @@ region(const float* __restrict__ x, float* __restrict__ y, int n) {
     if (tid == 0) y[0] = t;
 
     // emit_kernels.rs:3:5: max over [48]
-    float acc2 = __uint_as_float(0xff800000u);
+    float acc2 = __uint_as_float(0x7fc00000u);
     {
         const int i = lane8 * 8;
         if (i < 48) {

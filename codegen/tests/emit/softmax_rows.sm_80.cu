@@ -156,7 +156,7 @@ softmax_rows(const float* __restrict__ x, bf16* __restrict__ y, int num_rows) {
     // emit_kernels.rs:3:5: reduce_max along axis 1
     #pragma unroll
     for (int r = 0; r < 4; ++r) {
-        float acc = __uint_as_float(0xff800000u);
+        float acc = __uint_as_float(0x7fc00000u);
         if (tid * 8 < 1000) {
             #pragma unroll
             for (int v = 0; v < 8; ++v) {

@@ -42,6 +42,10 @@ pub struct Header {
     pub deterministic: bool,
     /// `batch_invariant(..)`.
     pub batch_invariant: Vec<Ident>,
+    /// `cooperative`.
+    pub cooperative: bool,
+    /// `pdl`.
+    pub dependent: bool,
 }
 
 /// A parameter.
@@ -294,6 +298,8 @@ impl Parse for Header {
             let list;
             match word.to_string().as_str() {
                 "deterministic" => h.deterministic = true,
+                "cooperative" => h.cooperative = true,
+                "pdl" => h.dependent = true,
                 "dims" => {
                     parenthesized!(list in input);
                     for d in Punctuated::<DimKind, Token![,]>::parse_terminated(&list)? {
@@ -309,7 +315,7 @@ impl Parse for Header {
                     h.batch_invariant.extend(Punctuated::<Ident, Token![,]>::parse_terminated(&list)?);
                 }
                 _ => {
-                    let known = "expected `dims(..)`, `require(..)`, `deterministic` or `batch_invariant(..)`";
+                    let known = "expected `dims(..)`, `require(..)`, `deterministic`, `batch_invariant(..)`, `cooperative` or `pdl`";
                     return Err(syn::Error::new(word.span(), known));
                 }
             }

@@ -58,21 +58,5 @@ pub fn position(k: &Kernel, name: &str) -> (u32, u32) {
 
 /// Ops of a block, with those of nested blocks.
 pub fn nested<'k>(k: &'k Kernel, block: kiln_codegen::ir::BlockId, out: &mut Vec<&'k Op>) {
-    for &id in &k.block(block).ops {
-        let op = &k.op(id).op;
-        out.push(op);
-        match op {
-            Op::Parallel { body, .. }
-            | Op::Spread { body, .. }
-            | Op::ReduceRegion { body, .. }
-            | Op::FindFirst { body, .. }
-            | Op::For { body, .. }
-            | Op::Loop { body } => nested(k, *body, out),
-            Op::If { then, els, .. } => {
-                nested(k, *then, out);
-                nested(k, *els, out);
-            }
-            _ => {}
-        }
-    }
+    kiln_codegen::ir::effects::walk(k, block, &mut |_, op| out.push(op));
 }

@@ -189,7 +189,7 @@ impl OpSpec for MlaCombine {
     }
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Cost {
         let outputs = self.outputs(specs, params).unwrap_or_default();
-        let flops = specs.get("o_accum").map_or(0.0, |o| 2.0 * o.shape.iter().product::<usize>() as f64);
+        let flops = specs.get("o_accum").map_or(0.0, |o| 2.0 * p::product(&o.shape));
         Cost { flops, bytes: p::bytes(&outputs.iter().chain(specs.values()).collect::<Vec<_>>()) }
     }
 }

@@ -386,9 +386,9 @@ impl OpSpec for MlaDecodeDense {
             return Cost::default();
         };
         // Lengths are data: the whole table counts.
-        let keys = (s.batch * s.max_pages * s.page) as f64;
-        let flops = keys * (2 * s.queries * s.heads * (s.dk + s.dv)) as f64;
+        let keys = p::product(&[s.batch, s.max_pages, s.page]);
+        let flops = keys * 2.0 * p::product(&[s.queries, s.heads, s.dk + s.dv]);
         let moved = p::bytes(&outputs.iter().chain(specs.get("q")).collect::<Vec<_>>());
-        Cost { flops, bytes: keys * (2 * s.key_heads * s.dk) as f64 + moved }
+        Cost { flops, bytes: keys * 2.0 * p::product(&[s.key_heads, s.dk]) + moved }
     }
 }

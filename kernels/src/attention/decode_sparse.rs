@@ -405,12 +405,12 @@ impl OpSpec for MlaDecodeSparse {
         let (Ok(s), Ok(outputs)) = (shape_of(specs, params), self.outputs(specs, params)) else {
             return Cost::default();
         };
-        let rows = (s.batch * s.queries) as f64;
+        let rows = p::product(&[s.batch, s.queries]);
         let scopes = || s.extra.iter().chain([&s.main]);
         let tokens: usize = scopes().map(|c| c.topk).sum();
-        let records: usize = scopes().map(|c| c.topk * (c.layout.token_bytes() + 4)).sum();
-        let flops = rows * (2 * s.heads * tokens * (s.dk + s.dv)) as f64;
+        let records: f64 = scopes().map(|c| p::product(&[c.topk, c.layout.token_bytes() + 4])).sum();
+        let flops = rows * 2.0 * p::product(&[s.heads, tokens, s.dk + s.dv]);
         let moved = p::bytes(&outputs.iter().chain(specs.get("q")).collect::<Vec<_>>());
-        Cost { flops, bytes: rows * records as f64 + moved }
+        Cost { flops, bytes: rows * records + moved }
     }
 }

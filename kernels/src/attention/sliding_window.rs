@@ -195,7 +195,7 @@ impl OpSpec for SlidingWindow {
         let (Ok(s), Ok(outputs)) = (shape_of(specs, params), self.outputs(specs, params)) else {
             return Cost::default();
         };
-        let flops = 4.0 * (s.n * s.heads * s.window.min(s.n.max(1)) * s.width) as f64;
+        let flops = 4.0 * p::product(&[s.n, s.heads, s.window.min(s.n.max(1)), s.width]);
         Cost { flops, bytes: p::bytes(&outputs.iter().chain(specs.values()).collect::<Vec<_>>()) }
     }
 }

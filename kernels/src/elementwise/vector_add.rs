@@ -92,6 +92,6 @@ impl OpSpec for VectorAdd {
     }
     fn cost(&self, inputs: &BTreeMap<String, TensorSpec>, _: &Params) -> Cost {
         let Some(x) = inputs.get("x") else { return Cost::default() };
-        Cost { flops: x.shape.iter().product::<usize>() as f64, bytes: 3.0 * p::bytes(&[x]) }
+        Cost { flops: p::product(&x.shape), bytes: 3.0 * p::bytes(&[x]) }
     }
 }

@@ -204,6 +204,6 @@ impl OpSpec for GemmBf16 {
         let d = p::spec("d", x.out, &[m, n]);
         let read = specs.values().filter(|s| s.name != "d" && (s.name != "c" || x.accumulate));
         let tensors: Vec<_> = read.chain([&d]).collect();
-        Cost { flops: 2.0 * (m * n * k) as f64, bytes: p::bytes(&tensors) }
+        Cost { flops: 2.0 * p::product(&[m, n, k]), bytes: p::bytes(&tensors) }
     }
 }

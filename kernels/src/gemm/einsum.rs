@@ -405,6 +405,6 @@ impl OpSpec for EinsumOp {
         let d = e.output();
         let read = specs.values().filter(|s| s.name != d.name && (s.name != "c" || e.accumulate));
         let tensors: Vec<_> = read.chain([&d]).collect();
-        Cost { flops: 2.0 * e.sizes.iter().product::<usize>() as f64, bytes: p::bytes(&tensors) }
+        Cost { flops: 2.0 * p::product(&e.sizes), bytes: p::bytes(&tensors) }
     }
 }

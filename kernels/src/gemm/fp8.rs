@@ -18,12 +18,14 @@ use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::{Arg, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::ir::DType;
+use kiln_codegen::ir::{DType, Kernel};
+use kiln_codegen::schedule::{Options, Reason, Schedule, attach, automatic};
 use kiln_codegen::spec::{
     Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
     TensorSpec, Tolerance,
 };
-use kiln_codegen::tune::ConfigValue;
+use kiln_codegen::target::Target;
+use kiln_codegen::tune::{Config, ConfigValue, KernelConfig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -31,20 +33,29 @@ use std::sync::Arc;
 #[derive(KernelConfig, Clone, Debug)]
 pub struct GemmFp8Config {
     /// Rows of a tile.
-    #[tune(64, 128)]
+    #[tune(64, 128, 192, 256)]
     pub bm: usize,
     /// Columns of a tile.
-    #[tune(64, 128)]
+    #[tune(64, 96, 112, 128, 144, 192)]
     pub bn: usize,
     /// K of a step, a multiple of the groups; it does not change the sums.
     #[tune(128)]
     pub bk: usize,
     /// Stages of the copies.
-    #[tune(3, 4)]
+    #[tune(3, 4, 6, 8)]
     pub stages: usize,
     /// Rows of tiles in a panel.
     #[tune(8, 1)]
     pub panel: usize,
+    /// Blocks of a cluster, where the target has clusters: neighbours bring one operand for each other.
+    #[tune(1, 2)]
+    pub cluster: usize,
+    /// Neighbours share rows of `a`, else rows of `b`.
+    #[tune(true, false)]
+    pub share_a: bool,
+    /// Steps of K printed in a row.
+    #[tune(8, 4)]
+    pub unroll: usize,
     /// Elements along K that share a scale of `a`.
     #[default(128)]
     pub gran_a: usize,
@@ -166,7 +177,20 @@ pub struct GemmFp8;
 const OP: &str = "gemm_fp8";
 const TYPES: [DType; 2] = [DType::Bf16, DType::F32];
 
+/// Warp groups that multiply and one thread that copies, on targets that have both.
+fn schedule(k: &Kernel, config: &Config) -> Result<Schedule, Reason> {
+    let c = GemmFp8Config::from_config(config).map_err(|e| e.to_string())?;
+    let caps = Target::Sm90a.caps().ok_or("no limits are known")?;
+    let options =
+        Options { stages: c.stages, cluster: c.cluster, share_left: c.share_a, unroll: c.unroll, ..Options::default() };
+    automatic(k, &caps, &options)
+}
+
 fn kernel_for(fp4: bool, out: DType) -> Arc<dyn KernelDef> {
+    attach(plain_kernel(fp4, out), Target::Sm90a, schedule)
+}
+
+fn plain_kernel(fp4: bool, out: DType) -> Arc<dyn KernelDef> {
     match (fp4, out == DType::F32) {
         (false, false) => gemm_fp8::kernel::<E4m3, Bf16>(),
         (false, true) => gemm_fp8::kernel::<E4m3, F32>(),
@@ -416,6 +440,6 @@ impl OpSpec for GemmFp8 {
             !packed && !columns && (s.name != "c" || x.accumulate)
         };
         let read: Vec<_> = specs.values().filter(|s| s.name != "d").filter(unread).chain([&d]).collect();
-        Cost { flops: 2.0 * (x.m * x.n * x.k) as f64, bytes: p::bytes(&read) }
+        Cost { flops: 2.0 * p::product(&[x.m, x.n, x.k]), bytes: p::bytes(&read) }
     }
 }

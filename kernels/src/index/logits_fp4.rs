@@ -219,6 +219,6 @@ impl OpSpec for IndexerLogitsFp4 {
         let Ok(([t, heads, d, s], out)) = sizes(specs, params) else { return Cost::default() };
         let logits = p::spec("logits", out, &[t, s]);
         let tensors: Vec<_> = specs.values().filter(|x| x.name != "logits").chain([&logits]).collect();
-        Cost { flops: 2.0 * (t * s * heads * d) as f64, bytes: p::bytes(&tensors) }
+        Cost { flops: 2.0 * p::product(&[t, s, heads, d]), bytes: p::bytes(&tensors) }
     }
 }

@@ -429,7 +429,7 @@ impl OpSpec for IndexerLogitsFp8 {
         let logits = p::spec("logits", x.out, &[x.rows(), x.keys]);
         let tensors: Vec<_> = specs.values().filter(|s| s.name != "logits").chain([&logits]).collect();
         // Ranges are data, so every pair counts.
-        let pairs = (x.rows() * x.keys) as f64;
-        Cost { flops: 2.0 * pairs * (x.sizes[2] * x.sizes[3]) as f64, bytes: p::bytes(&tensors) }
+        let pairs = p::product(&[x.rows(), x.keys]);
+        Cost { flops: 2.0 * pairs * p::product(&[x.sizes[2], x.sizes[3]]), bytes: p::bytes(&tensors) }
     }
 }

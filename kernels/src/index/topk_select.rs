@@ -395,6 +395,6 @@ impl OpSpec for TopkSelect {
             return Cost::default();
         };
         let written: Vec<_> = outputs.iter().chain([x]).collect();
-        Cost { flops: x.shape.iter().product::<usize>() as f64, bytes: p::bytes(&written) }
+        Cost { flops: p::product(&x.shape), bytes: p::bytes(&written) }
     }
 }

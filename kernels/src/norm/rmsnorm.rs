@@ -173,7 +173,7 @@ impl OpSpec for Rmsnorm {
     }
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Cost {
         let Ok((x, weight)) = inputs(specs) else { return Cost::default() };
-        let elements = x.shape.iter().product::<usize>() as f64;
+        let elements = p::product(&x.shape);
         Cost { flops: 4.0 * elements, bytes: 2.0 * p::bytes(&[x]) + weight.map_or(0.0, |w| p::bytes(&[w])) }
     }
 }

@@ -207,6 +207,6 @@ impl OpSpec for RopePartial {
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Cost {
         let Ok(([t, heads, _], half)) = sizes(specs, params) else { return Cost::default() };
         let (x, cos) = (&specs["x"], &specs["cos"]);
-        Cost { flops: 6.0 * (t * heads * half) as f64, bytes: 2.0 * p::bytes(&[x, cos]) }
+        Cost { flops: 6.0 * p::product(&[t, heads, half]), bytes: 2.0 * p::bytes(&[x, cos]) }
     }
 }

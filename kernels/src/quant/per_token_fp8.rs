@@ -262,7 +262,7 @@ impl OpSpec for PerTokenFp8 {
     }
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Cost {
         let Ok(outputs) = self.outputs(specs, params) else { return Cost::default() };
-        let elements = specs["x"].shape.iter().product::<usize>() as f64;
+        let elements = p::product(&specs["x"].shape);
         let tensors: Vec<_> = outputs.iter().chain([&specs["x"]]).collect();
         Cost { flops: 2.0 * elements, bytes: p::bytes(&tensors) }
     }

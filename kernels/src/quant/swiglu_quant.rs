@@ -312,6 +312,6 @@ impl OpSpec for SwigluQuant {
             return Cost::default();
         };
         let tensors: Vec<_> = outputs.iter().chain(specs.values().filter(|t| !outputs.contains(t))).collect();
-        Cost { flops: 8.0 * (s.rows * s.hidden) as f64, bytes: p::bytes(&tensors) }
+        Cost { flops: 8.0 * p::product(&[s.rows, s.hidden]), bytes: p::bytes(&tensors) }
     }
 }

@@ -137,7 +137,7 @@ impl OpSpec for Hadamard {
     }
     fn cost(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Cost {
         let Ok(x) = input(specs) else { return Cost::default() };
-        let levels = x.shape[x.shape.len() - 1].ilog2() as f64;
-        Cost { flops: levels * x.shape.iter().product::<usize>() as f64, bytes: 2.0 * p::bytes(&[x]) }
+        let levels = f64::from(x.shape[x.shape.len() - 1].checked_ilog2().unwrap_or(0));
+        Cost { flops: levels * p::product(&x.shape), bytes: 2.0 * p::bytes(&[x]) }
     }
 }

@@ -44,6 +44,10 @@ pub(crate) trait Backend: Debug + Send + Sync {
 pub(crate) trait Queue: Debug + Send + Sync {
     /// Builds, compiles and loads what the launch needs, without running it.
     fn prepare(&self, ready: &Ready) -> Result<()>;
+    /// As `prepare` for many launches, as one compilation where that is cheaper.
+    fn prepare_together(&self, all: &[Ready]) -> Result<()> {
+        all.iter().try_for_each(|ready| self.prepare(ready))
+    }
     fn launch(&self, ready: &Ready) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
     fn record(&self) -> Result<Event>;
@@ -243,6 +247,16 @@ impl Stream {
     pub fn prepare(&self, plan: &Plan) -> Result<()> {
         self.each_step(plan, |ready| self.queue.prepare(ready))
     }
+    /// Builds, compiles and loads what many launches need, without running them: simulated devices compile all of them as
+    /// one text, which costs far less than one after another.
+    ///
+    /// # Errors
+    /// As [`Launcher::launch`], but for faults; one refused launch refuses all.
+    pub fn prepare_together(&self, launches: &[Launch]) -> Result<()> {
+        let ready: Result<Vec<_>> =
+            launches.iter().map(|launch| self.bind(launch, place(0, launch, &[], &[])?)).collect();
+        self.queue.prepare_together(&ready?)
+    }
     /// Records what `work` enqueues as a graph instead of running it. `None` on devices without graphs; `work` is then
     /// not called. Prepare plans first: nothing may be loaded or allocated while capturing.
     ///
@@ -263,7 +277,10 @@ impl Stream {
         let memory = lock(&self.workspaces).get(&self.device, &plan.workspaces)?;
         for (step, launch) in plan.steps.iter().enumerate() {
             let args = place(step, launch, &plan.workspaces, &memory)?;
-            run(&self.bind(launch, args)?)?;
+            let ready = self.bind(launch, args)?;
+            if !ready.idle() {
+                run(&ready)?;
+            }
         }
         Ok(())
     }
@@ -293,7 +310,8 @@ impl Launcher for Stream {
     type Error = Error;
     fn launch(&self, launch: &Launch) -> Result<()> {
         let args = place(0, launch, &[], &[])?;
-        self.queue.launch(&self.bind(launch, args)?)
+        let ready = self.bind(launch, args)?;
+        if ready.idle() { Ok(()) } else { self.queue.launch(&ready) }
     }
     fn run(&self, plan: &Plan) -> Result<()> {
         self.each_step(plan, |ready| self.queue.launch(ready))

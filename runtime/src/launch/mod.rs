@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use kiln_codegen::abi::{Arg, Launch, LaunchError, LaunchErrorKind, Memory, TensorView};
 use kiln_codegen::bind::{self, Bound};
 use kiln_codegen::compile::{self, Built};
-use kiln_codegen::ir::{DType, Kernel};
-use kiln_codegen::spec::{BuildRequest, KernelDef};
+use kiln_codegen::ir::{Access, DType, Kernel};
+use kiln_codegen::spec::{BuildRequest, KernelDef, ParamInfoKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +26,18 @@ pub(crate) struct Ready<'a> {
 impl Ready<'_> {
     pub fn name(&self) -> &str {
         &self.launch.kernel.info().name
+    }
+    /// True if the launch cannot write anything: all its outputs are empty. It then succeeds, whatever the kernel can be
+    /// built for.
+    pub fn idle(&self) -> bool {
+        let params = &self.launch.kernel.info().params;
+        let mut outputs = params.iter().zip(&self.args).filter_map(|(p, arg)| match (&p.kind, arg) {
+            (ParamInfoKind::Tensor { access: Access::Out | Access::InOut, .. }, Arg::Tensor(v)) => {
+                Some(v.num_elements())
+            }
+            (ParamInfoKind::Tensor { .. } | ParamInfoKind::Scalar { .. }, _) => None,
+        });
+        outputs.next().is_some_and(|first| first == 0 && outputs.all(|n| n == 0))
     }
     pub fn key(&self) -> BuildKey {
         BuildKey::new(&*self.launch.kernel, &self.bound.request)

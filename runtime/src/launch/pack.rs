@@ -29,12 +29,14 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Values of the entry's arguments; `encode` makes tensor maps of checked ones.
+    /// Values of the entry's arguments; `arrivals` is the address of the stream's word for cooperative grids, `encode`
+    /// makes tensor maps of checked ones.
     pub fn new(
         signature: &Signature,
         kernel: &Kernel,
         syms: &[i64],
         ready: &Ready,
+        arrivals: u64,
         encode: impl Fn(&TensorMap, Access) -> Result<OpaqueMap>,
     ) -> Result<Self> {
         let mut packed = Packed { words: vec![], maps: vec![], order: vec![] };
@@ -58,6 +60,7 @@ impl Packed {
                     }
                     value as u64
                 }
+                SigArg::GridArrivals => arrivals,
                 SigArg::Scalar(param) => match ready.args.get(param.0 as usize) {
                     Some(Arg::Scalar(x)) => x.bits,
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => 0,

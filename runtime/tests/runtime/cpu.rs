@@ -1,11 +1,12 @@
 //! The CPU device end to end: results, the sanitizer, measuring and tuning on the tile VM.
 
 use crate::scale::{Scale, ScaleOp};
-use kiln_codegen::abi::{Arg, Launcher, Plan};
+use kiln_codegen::abi::{Arg, Launch, Launcher, Plan};
+use kiln_codegen::diag::Diagnostic;
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::ir::DType;
-use kiln_codegen::spec::{Configs, Problem};
-use kiln_codegen::tune::ConfigValue;
+use kiln_codegen::ir::{DType, Kernel};
+use kiln_codegen::spec::{BuildRequest, Configs, KernelDef, KernelInfo, Problem};
+use kiln_codegen::tune::{Config, ConfigValue, Space};
 use kiln_runtime::measure::{MeasureOptions, Mode, time};
 use kiln_runtime::tune::{Records, SearchOptions, Status, Task, Tuned, search};
 use kiln_runtime::{Device, Error, RunOptions};
@@ -112,4 +113,36 @@ fn too_much_memory_is_an_error() {
     let e = cpu().alloc(1 << 60).expect_err("no machine has that");
     assert!(matches!(e, Error::OutOfMemory { .. }), "{e}");
     assert_eq!(e.exit_code(), 3);
+}
+
+/// A kernel that cannot be built.
+#[derive(Debug)]
+struct Unbuildable(Arc<dyn KernelDef>);
+
+impl KernelDef for Unbuildable {
+    fn info(&self) -> &KernelInfo {
+        self.0.info()
+    }
+    fn space(&self) -> Space {
+        self.0.space()
+    }
+    fn require(&self, dims: &BTreeMap<String, usize>, config: &Config) -> std::result::Result<(), Vec<String>> {
+        self.0.require(dims, config)
+    }
+    fn build(&self, _: &BuildRequest) -> std::result::Result<Kernel, Vec<Diagnostic>> {
+        Err(vec![])
+    }
+}
+
+#[test]
+fn a_launch_with_empty_outputs_succeeds_without_a_build() {
+    let device = cpu();
+    let stream = device.stream().expect("opens");
+    let launch = |n: usize| {
+        let tensor = || device.zeros(DType::F32, &[n]).expect("fits");
+        let scale = Scale::launch(tensor(), tensor(), 2.0);
+        stream.launch(&Launch { kernel: Arc::new(Unbuildable(scale.kernel.clone())), ..scale })
+    };
+    launch(0).expect("there is nothing to write");
+    launch(4).expect_err("there is, and the kernel cannot be built");
 }

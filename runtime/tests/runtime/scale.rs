@@ -49,6 +49,7 @@ impl Scale {
             dims: vec![DimInfo { name: "n".into(), fixed: false }],
             deterministic: true,
             batch_invariant: vec![],
+            launch: Default::default(),
         };
         Arc::new(Scale { info, step })
     }

@@ -50,6 +50,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                 | Op::Loop { .. }
                 | Op::Break
                 | Op::Continue
+                | Op::GridBarrier
                 | Op::BlockBarrier { .. } => {}
                 Op::Sched(op) => match op {
                     SchedOp::Wgmma { scales, .. } => nested.extend(scales.iter().flatten().map(|s| (s.value, s.body))),
@@ -72,6 +73,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                     | SchedOp::GridWait
                     | SchedOp::GridAllow => {}
                 },
+                Op::Check { cond, .. } => used.push(*cond),
                 Op::IndexValue { index, .. } | Op::IxVarNew { init: index, .. } | Op::IxVarSet { index, .. } => {
                     ix(&[*index], &mut used);
                 }
@@ -317,7 +319,7 @@ impl Emitter<'_> {
                 let ty = self.index_type();
                 let mut e = Element::plain(
                     vec![*var],
-                    defined_inside(k, k.block(*body)),
+                    defined_inside(k, *body),
                     self.out.len(),
                     self.names.depth(),
                     self.depth,
@@ -398,6 +400,16 @@ impl Emitter<'_> {
             Op::Break => self.line("break;"),
             Op::Continue => self.line("continue;"),
             Op::If { cond, then, els, results } => self.branch(*cond, *then, *els, results),
+            Op::Check { cond, message } => {
+                self.need(Snippet::Check);
+                let c = self.val(*cond);
+                self.line(format!("if (!({})) check_failed();  // {}", c.s, message.replace(['\n', '\\'], " ")));
+            }
+            Op::GridBarrier => {
+                self.need(Snippet::Grid);
+                self.comment(span, "grid barrier");
+                self.line("grid_sync(grid_arrivals);");
+            }
             Op::BlockBarrier { reason } => self.role_barrier(reason),
             Op::Sched(op) => self.sched(id, op),
         }

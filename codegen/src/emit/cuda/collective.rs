@@ -12,21 +12,22 @@ use crate::pass::distribute::{order_of, row_map};
 use crate::pass::place::accumulator;
 
 impl Emitter<'_> {
-    /// Value that leaves the other side of an operation as it is. For float sums that is minus zero.
+    /// Value that leaves the other side of an operation as it is. For float sums that is minus zero; for the larger and
+    /// the smaller of floats it is NaN, so that elements that are all NaN give NaN.
     fn neutral(&self, op: ReduceOp, d: DType) -> Text {
         let bits = |bits| literal(Literal { dtype: d, bits });
         match (op, d) {
             (ReduceOp::Sum, DType::F32) => bits((-0.0f32).to_bits() as u64),
-            (ReduceOp::Sum | ReduceOp::Or | ReduceOp::AbsMax, _) => bits(0),
-            (ReduceOp::Max, DType::F32) => bits(f32::NEG_INFINITY.to_bits() as u64),
-            (ReduceOp::Min, DType::F32) => bits(f32::INFINITY.to_bits() as u64),
-            (ReduceOp::Max, DType::I32) => bits(i32::MIN as u32 as u64),
+            (ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax, DType::F32) => bits(f32::NAN.to_bits() as u64),
+            (ReduceOp::Sum | ReduceOp::Or, _) => bits(0),
+            // The smallest integer is its own absolute value.
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I32) => bits(i32::MIN as u32 as u64),
             (ReduceOp::Min, DType::I32) => bits(i32::MAX as u64),
-            (ReduceOp::Max, DType::I64) => bits(i64::MIN as u64),
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I64) => bits(i64::MIN as u64),
             (ReduceOp::Min, DType::I64) => bits(i64::MAX as u64),
-            (ReduceOp::Max, DType::I8) => bits(0x80),
+            (ReduceOp::Max | ReduceOp::AbsMax, DType::I8) => bits(0x80),
             (ReduceOp::Min, DType::I8) => bits(0x7f),
-            (ReduceOp::Max, _) => bits(0),
+            (ReduceOp::Max | ReduceOp::AbsMax, _) => bits(0),
             (ReduceOp::And, DType::Bool) => bits(1),
             (ReduceOp::Min | ReduceOp::And, _) => bits(u64::MAX >> (64 - d.bits())),
         }
@@ -54,7 +55,7 @@ impl Emitter<'_> {
             return;
         }
         let (n, threads) = (extents[axis], self.threads());
-        let order = order_of(order, op, d, n, self.k.warps);
+        let order = order_of(order, op, d, &[n], self.k.warps);
         let map = row_map(order, n, threads);
         let dist = Distribution { split_axis: axis, vec: map.vec, lanes: map.lanes, threads, fragment: None };
         let (rounds, steps, groups) = (dist.rounds(&extents), dist.steps(&extents), dist.groups());
@@ -333,8 +334,7 @@ impl Emitter<'_> {
         if self.too_narrow(id, op, d) {
             return;
         }
-        let n: usize = extents.iter().product();
-        let order = order_of(order, op, d, n, self.k.warps);
+        let order = order_of(order, op, d, extents, self.k.warps);
         let (lanes, threads) = (order.lanes, self.threads());
         let a = accumulator(d);
         let acc = self.names.declare("acc");
@@ -488,7 +488,7 @@ impl Emitter<'_> {
         let k = self.k;
         let mut e = super::loops::Element::plain(
             vec![var],
-            crate::pass::access::defined_inside(k, k.block(region)),
+            crate::pass::access::defined_inside(k, region),
             self.out.len(),
             self.names.depth(),
             self.depth,

@@ -3,10 +3,10 @@
 use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
+use crate::ir::effects::{bodies, walk};
 use crate::ir::{BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
-use crate::pass::walk;
 use std::collections::{HashMap, HashSet};
 
 /// The element loop that is being printed.
@@ -125,7 +125,7 @@ impl Emitter<'_> {
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
         let groups = d.groups();
         let (steps, rounds) = (d.steps(l.extents), if l.redundant { 1 } else { d.rounds(l.extents) });
-        let body = k.block(l.body);
+        let body = l.body;
         let mut e =
             Element::plain(l.vars.to_vec(), defined_inside(k, body), self.out.len(), self.names.depth(), self.depth);
         e.extents = l.extents.to_vec();
@@ -208,15 +208,16 @@ impl Emitter<'_> {
 
         // Elements that do not exist: predicates on the accesses if nothing else can go wrong, else a branch.
         let simple = l.fold.is_none()
-            && body.ops.iter().all(|&id| match &k.op(id).op {
+            && k.block(body).ops.iter().all(|&id| match &k.op(id).op {
                 // Rows of elements that do not exist must not be looked up.
                 Op::Load { view, .. } | Op::Store { view, .. } if k.view(*view).gather.is_some() => false,
                 Op::Load { view, .. } => self.register_tile(*view).is_some() || forms[&id] != Form::Each,
                 Op::Store { view, .. } => {
                     self.register_tile(*view).is_some() || matches!(forms.get(&id), Some(Form::Wide(_)))
                 }
-                Op::LoadOr { .. } | Op::Atomic { .. } => false,
-                op => crate::pass::nested(op).is_empty(),
+                // Iterations that do not exist have nothing to check.
+                Op::LoadOr { .. } | Op::Atomic { .. } | Op::Check { .. } => false,
+                op => bodies(op).is_empty(),
             });
         let mut branch = false;
         let mut predicate = None;
@@ -337,7 +338,7 @@ impl Emitter<'_> {
 
     /// Form of each memory access directly in a body.
     pub fn forms(&self, l: &ElementLoop<'_>) -> HashMap<OpId, Form> {
-        let body = self.k.block(l.body);
+        let body = l.body;
         let lanes = Lanes::new(self.k, &self.ranges, l.vars, l.extents, body, l.distribution.vec);
         let mut forms = HashMap::new();
         // Accesses in program order: which, to what, whether it writes, whether it is directly in the body.
@@ -347,10 +348,10 @@ impl Emitter<'_> {
                 && self.register_tile(view).is_none()
             {
                 let write = matches!(op, Op::Store { .. } | Op::Atomic { .. });
-                order.push((id, self.k.view(view).base, write, body.ops.contains(&id)));
+                order.push((id, self.k.view(view).base, write, self.k.block(body).ops.contains(&id)));
             }
         });
-        for &id in &body.ops {
+        for &id in &self.k.block(body).ops {
             let op = &self.k.op(id).op;
             let Some((view, index)) = element_access(op) else { continue };
             if self.register_tile(view).is_some() {
@@ -412,7 +413,7 @@ impl Emitter<'_> {
                     }
                     stores.push((id, *view, index.clone(), name, narrow, *bytes));
                 }
-                _ => {}
+                (_, Some(_) | None) => {}
             }
         }
         let inner = inner_axis(l.extents).map(|a| l.vars[a]);
@@ -450,9 +451,9 @@ impl Emitter<'_> {
     /// True if a wide store can convert from f32 in pairs: its value is a cast used nowhere else.
     pub fn narrowing(&self, value: ValueId, to: DType) -> bool {
         let packs = matches!(to, DType::Bf16 | DType::F16 | DType::E4m3 | DType::E5m2);
-        let cast = self.k.value(value).def.and_then(|d| match &self.k.op(d).op {
-            Op::Cast { x, .. } => Some(*x),
-            _ => None,
+        let cast = self.k.value(value).def.and_then(|d| {
+            let Op::Cast { x, .. } = &self.k.op(d).op else { return None };
+            Some(*x)
         });
         packs
             && self.uses.get(&value).is_some_and(|u| u.0 == 1)

@@ -433,13 +433,8 @@ impl Emitter<'_> {
             let count = 2 * p.atoms()[axis];
             self.line(format!("float {name}[{count}];"));
             let k = self.k;
-            let mut e = Element::plain(
-                vec![s.var],
-                defined_inside(k, k.block(s.body)),
-                self.out.len(),
-                self.names.depth(),
-                self.depth,
-            );
+            let mut e =
+                Element::plain(vec![s.var], defined_inside(k, s.body), self.out.len(), self.names.depth(), self.depth);
             e.extents = vec![1];
             self.element = Some(e);
             let mut opened = 0;

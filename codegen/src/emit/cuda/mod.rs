@@ -242,6 +242,35 @@ impl<'a> Emitter<'a> {
 
     // --- the frame around the body ---
 
+    /// Constants that say which tile this block computes, where tiles start in panels: `P` rows of tiles at a time, each
+    /// panel walked column by column. Only the order in which blocks start depends on it.
+    fn tile_order(&mut self) -> Option<Vec<String>> {
+        let tiled = self.k.raster.filter(|_| self.k.grid.len() >= 2)?;
+        if !self.used_blocks.contains(&0) && !self.used_blocks.contains(&1) {
+            return None;
+        }
+        // Both factors stay below 2^16, so their product fits; a longer panel is no other order on any real grid.
+        let p = tiled.clamp(1, 65535);
+        let [place, first, rows, inside] = ["place", "first", "rows", "inside"].map(|n| self.names.declare(n));
+        let name = |axis: usize| self.index[&self.k.block_ids[axis]].s.clone();
+        let (mi, ni, ty) = (name(0), name(1), self.index_type());
+        let mut lines = vec![
+            format!(
+                "const u32 {place} = blockIdx.y * gridDim.x + blockIdx.x, {first} = {place} / ({p}u * gridDim.y) * {p}u;"
+            ),
+            format!(
+                "const u32 {rows} = gridDim.x - {first} < {p}u ? gridDim.x - {first} : {p}u, {inside} = {place} - {first} * gridDim.y;"
+            ),
+        ];
+        if self.used_blocks.contains(&0) {
+            lines.push(format!("const {ty} {mi} = {first} + {inside} % {rows};"));
+        }
+        if self.used_blocks.contains(&1) {
+            lines.push(format!("const {ty} {ni} = {inside} / {rows};"));
+        }
+        Some(lines)
+    }
+
     fn finish(mut self) -> Source {
         let scheduled = !self.k.roles.is_empty();
         let prologue = if scheduled { self.prologue() } else { String::new() };
@@ -271,6 +300,13 @@ impl<'a> Emitter<'a> {
             let text = format!("{} {}", self.index_type(), self.syms[s.0 as usize]);
             args.push((SigArg::Sym { sym: s, wide: self.wide }, text));
         }
+        if self.snippets.contains(&prelude::Snippet::Grid) {
+            args.push((SigArg::GridArrivals, "u32* __restrict__ grid_arrivals".into()));
+        }
+        let dependent = self.k.properties.launch.dependent && self.caps.dependent_launch && !scheduled;
+        if dependent {
+            self.need(prelude::Snippet::Dependent);
+        }
         let mut text = format!("// {}\n", self.head());
         text += &prelude::text(&self.snippets, &self.caps);
         for w in &self.frame.products {
@@ -286,6 +322,9 @@ impl<'a> Emitter<'a> {
             let align = if scheduled { 1024 } else { 16 };
             text += &format!("    extern __shared__ __align__({align}) u8 shared[];\n");
         }
+        if dependent {
+            text += "    wait_for_earlier_kernels();\n    let_the_next_kernel_start();\n\n";
+        }
         let mut constants = BTreeMap::new();
         if self.used_tid || self.used_warp || !self.used_lanes.is_empty() {
             constants.insert(0, "const int tid = threadIdx.x;".to_string());
@@ -298,7 +337,11 @@ impl<'a> Emitter<'a> {
                 if self.out.contains(&format!("group{n}")) { format!(", group{n} = tid / {n}") } else { String::new() };
             constants.insert(1 + n, format!("const int lane{n} = tid % {n}{group};"));
         }
-        for &axis in &self.used_blocks {
+        let panels = self.tile_order();
+        for (at, line) in panels.iter().flatten().enumerate() {
+            constants.insert(4000 + at, line.clone());
+        }
+        for &axis in self.used_blocks.iter().filter(|&&axis| panels.is_none() || axis > 1) {
             let name = &self.index[&self.k.block_ids[axis as usize]].s;
             let part = ["x", "y", "z"][axis as usize % 3];
             constants.insert(5000 + axis as usize, format!("const {} {name} = blockIdx.{part};", self.index_type()));
@@ -319,7 +362,8 @@ impl<'a> Emitter<'a> {
             threads: self.k.warps * 32,
             shared_bytes: self.shared_total(),
             cluster: self.cluster_shape(),
-            dependent_launch: self.waits_for_grid(),
+            dependent_launch: dependent || self.waits_for_grid(),
+            cooperative: self.k.properties.launch.cooperative,
             grid: self.grid_plan(),
         }
     }

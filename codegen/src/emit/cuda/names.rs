@@ -19,7 +19,7 @@ const RESERVED: &str = " alignas alignof and asm auto bool break case catch char
 delete do double else enum explicit export extern false final float for friend goto if inline int long mutable \
 namespace new noexcept not nullptr operator or private protected public register return short signed sizeof static \
 struct switch template this throw true try typedef typename union unsigned using virtual void volatile while xor \
-u8 i8 u16 u32 i64 u64 bf16 f16 e4m3 e5m2 e8m0 DEV ld st shared tid lane warp threadIdx blockIdx blockDim gridDim \
+grid_arrivals u8 i8 u16 u32 i64 u64 bf16 f16 e4m3 e5m2 e8m0 DEV ld st shared tid lane warp threadIdx blockIdx blockDim gridDim \
 widen Sum Max E4m3 E5m2 E2m1 Min And Or SumBf16 SumF16 Piece min max exp log sin cos sqrt abs floor ceil round pow \
 TensorMap lane_index warp_uniform elect_one async_proxy_fence l2_evict_first l2_evict_last pack_bf16 global_load ";
 

@@ -74,6 +74,12 @@ pub enum Snippet {
     Stmatrix,
     /// Single read-only global loads.
     GlobalLoad,
+    /// Checks of the kernel.
+    Check,
+    /// Blocks of a grid meet.
+    Grid,
+    /// Kernels that follow each other closely.
+    Dependent,
 }
 
 impl Snippet {
@@ -108,7 +114,10 @@ impl Snippet {
             | Snippet::TensorMap
             | Snippet::Registers
             | Snippet::GridOrder
-            | Snippet::GlobalLoad => &[],
+            | Snippet::GlobalLoad
+            | Snippet::Check
+            | Snippet::Grid
+            | Snippet::Dependent => &[],
         }
     }
 }
@@ -159,5 +168,8 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::GridOrder => include_str!("prelude/device/grid_order.cuh"),
         Snippet::Stmatrix => include_str!("prelude/device/stmatrix.cuh"),
         Snippet::GlobalLoad => include_str!("prelude/device/global_load.cuh"),
+        Snippet::Check => include_str!("prelude/device/check.cuh"),
+        Snippet::Grid => include_str!("prelude/device/grid.cuh"),
+        Snippet::Dependent => include_str!("prelude/device/dependent.cuh"),
     }
 }

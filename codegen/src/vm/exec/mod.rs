@@ -199,8 +199,23 @@ impl<'p> Worker<'p> {
         self.shadow
     }
 
+    /// Takes the shadow state away, for another worker.
+    pub fn take_shadow(&mut self) -> Option<Shadow> {
+        self.shadow.take()
+    }
+
+    /// Gives the worker shadow state.
+    pub fn give_shadow(&mut self, shadow: Option<Shadow>) {
+        self.shadow = shadow;
+    }
+
     /// Runs one block.
     pub fn block(&mut self, linear: usize) {
+        self.part(linear, 0..self.shared.program.code.len());
+    }
+
+    /// Runs a part of one block; a worker that runs parts one by one belongs to that block until the last.
+    pub fn part(&mut self, linear: usize, part: std::ops::Range<usize>) {
         let p = self.shared.program;
         let mut rest = linear as i64;
         for (axis, &at) in p.block_ids.iter().enumerate().rev() {
@@ -213,7 +228,7 @@ impl<'p> Worker<'p> {
             lanes::fill(&mut frame.regs, 1, reg, dtype, self.shared.scalars[param]);
         }
         self.exits.clear();
-        self.exec(&mut frame, &p.code, Mask::first(1));
+        self.exec(&mut frame, &p.code[part], Mask::first(1));
         self.frame = frame;
     }
 
@@ -387,7 +402,15 @@ impl<'p> Worker<'p> {
                 Class::L => self.scan::<i64>(fr, node, info, *kind, src, shape, strides, *axis, *dst, *total),
             },
             Instr::Gemm(g) => self.gemm(fr, node, g),
-            Instr::Nothing => {}
+            Instr::Check { cond, message } => {
+                let holds = Mask::of(&fr.regs.i[cond.slot][..n]);
+                if !mask.without(holds).none() {
+                    let help = "the kernel states this with `check!(..)`; look at what it is given";
+                    self.fault(node, "S0111", format!("a check does not hold: {message}"), help);
+                }
+            }
+            // The runner stops here.
+            Instr::GridBarrier | Instr::Nothing => {}
         }
         None
     }

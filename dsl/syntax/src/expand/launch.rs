@@ -61,6 +61,8 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
         quote!(#dim_info { name: #d.into(), fixed: #fixed })
     });
     let deterministic = item.header.deterministic;
+    let (cooperative, dependent) = (item.header.cooperative, item.header.dependent);
+    let mode = paths.of("LaunchMode");
     let invariant = item.header.batch_invariant.iter().map(ToString::to_string);
 
     let dim_values = bound.iter().map(|d| {
@@ -102,6 +104,7 @@ fn definition(item: &KernelItem, paths: &Paths, errors: &mut Errors) -> TokenStr
                     dims: ::std::vec![#(#dims),*],
                     deterministic: #deterministic,
                     batch_invariant: ::std::vec![#(#invariant.into()),*],
+                    launch: #mode { cooperative: #cooperative, dependent: #dependent },
                 },
                 dtypes: #marker,
             })

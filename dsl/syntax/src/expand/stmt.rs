@@ -2,7 +2,7 @@
 
 use super::{Name, Rewriter, is_host_macro};
 use proc_macro2::Ident;
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::VisitMut;
 use syn::{Attribute, Block, Expr, Local, Pat, Stmt, parse_quote};
@@ -29,6 +29,30 @@ impl Rewriter<'_> {
         });
     }
 
+    /// `check!(condition, "text")`, whose condition is kernel code.
+    fn check(&mut self, m: &syn::Macro) -> Stmt {
+        type Parts = syn::punctuated::Punctuated<Expr, syn::Token![,]>;
+        let span = m.path.span();
+        let parts = match m.parse_body_with(Parts::parse_terminated) {
+            Ok(p) => p,
+            Err(e) => {
+                self.errors.push(e);
+                return parse_quote!((););
+            }
+        };
+        let mut parts = parts.into_iter();
+        let (Some(condition), text, None) = (parts.next(), parts.next(), parts.next()) else {
+            self.errors.span(span, "`check!` takes a condition and a text: `check!(i < n, \"what holds\")`");
+            return parse_quote!((););
+        };
+        let text = text.unwrap_or_else(|| {
+            let words = condition.to_token_stream().to_string();
+            parse_quote!(#words)
+        });
+        let path = self.path(span, "check");
+        Stmt::Expr(syn::parse_quote_spanned!(span=> #path(#condition, #text)), Some(parse_quote!(;)))
+    }
+
     fn statement(&mut self, mut statement: Stmt, label: Option<Ident>, out: &mut Vec<Stmt>) {
         let label = label.map(|l| {
             let (path, text) = (self.path(l.span(), "label"), l.to_string());
@@ -36,6 +60,11 @@ impl Rewriter<'_> {
             let begin: Stmt = parse_quote!(let #guard = #path(#text););
             (begin, guard)
         });
+        if let Stmt::Macro(m) = &statement
+            && m.mac.path.is_ident("check")
+        {
+            statement = self.check(&m.mac);
+        }
         match &mut statement {
             Stmt::Local(l) => {
                 let name = self.tile_name(l);

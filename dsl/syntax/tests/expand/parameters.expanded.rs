@@ -66,6 +66,10 @@ mod parameters {
                 ],
                 deterministic: false,
                 batch_invariant: ::std::vec![],
+                launch: ::dsl::plumbing::LaunchMode {
+                    cooperative: false,
+                    dependent: false,
+                },
             },
             dtypes: ::dsl::plumbing::PhantomData,
         })

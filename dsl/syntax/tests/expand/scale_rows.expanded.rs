@@ -55,6 +55,10 @@ pub mod scale_rows {
                 ],
                 deterministic: false,
                 batch_invariant: ::std::vec!["t".into()],
+                launch: ::dsl::plumbing::LaunchMode {
+                    cooperative: false,
+                    dependent: false,
+                },
             },
             dtypes: ::dsl::plumbing::PhantomData,
         })

@@ -155,6 +155,11 @@ pub(super) fn attributes(source: &Source) -> Vec<sys::CUlaunchAttribute> {
         let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         all.push(attribute(id, value));
     }
+    if source.cooperative {
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.cooperative = 1;
+        all.push(attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value));
+    }
     all
 }
 

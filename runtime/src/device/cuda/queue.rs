@@ -3,13 +3,13 @@
 //! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
 //! graph keeps its tensors and kernels alive itself, since it may replay at any time.
 
-use super::{Gpu, Loaded, maps};
-use crate::device::{Event, EventKind, Graph, Queue, lock};
+use super::{Gpu, Loaded, Shared, maps};
+use crate::device::{Backend, Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
 use crate::launch::pack::Packed;
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, sys};
-use kiln_codegen::abi::{Arg, Memory, TensorMap};
+use kiln_codegen::abi::{Arg, Memory, SigArg, TensorMap};
 use kiln_codegen::bind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,8 @@ pub(super) struct CudaQueue {
     gpu: Arc<Gpu>,
     stream: Arc<CudaStream>,
     capture: Mutex<Option<Kept>>,
+    /// Where blocks of cooperative grids count their arrivals; made by the first launch that needs it.
+    arrivals: Mutex<Option<Arc<dyn Memory>>>,
 }
 
 /// What a graph under capture refers to.
@@ -33,7 +35,19 @@ struct Kept {
 
 impl CudaQueue {
     pub(super) fn new(gpu: Arc<Gpu>, stream: Arc<CudaStream>) -> Self {
-        CudaQueue { gpu, stream, capture: Mutex::default() }
+        CudaQueue { gpu, stream, capture: Mutex::default(), arrivals: Mutex::default() }
+    }
+}
+
+impl CudaQueue {
+    /// Address of the word in which blocks of cooperative grids count. Launches of one stream follow each other, so they
+    /// share it.
+    fn arrivals(&self) -> Result<u64> {
+        let mut word = lock(&self.arrivals);
+        if word.is_none() {
+            *word = Some(Shared(Arc::clone(&self.gpu)).alloc(4)?);
+        }
+        Ok(word.as_ref().map_or(0, |w| w.address()))
     }
 }
 
@@ -62,12 +76,14 @@ impl Queue for CudaQueue {
         if let Some(caps) = gpu.info.target.caps() {
             bind::check_limits(ready.name(), &blocks, source, &caps)?;
         }
+        bind::check_panels(kernel, &grid)?;
         if grid.contains(&0) {
             return Ok(());
         }
+        let arrivals = if source.signature.args.contains(&SigArg::GridArrivals) { self.arrivals()? } else { 0 };
         gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
         let encode = |map: &TensorMap, access| gpu.tensor_map(ready.name(), map, access);
-        let mut packed = Packed::new(&source.signature, kernel, &syms, ready, encode)?;
+        let mut packed = Packed::new(&source.signature, kernel, &syms, ready, arrivals, encode)?;
         let mut pointers = packed.pointers();
         // `check_limits` has bounded every extent by 2^31 - 1.
         let blocks = blocks.map(|n| n as u32);

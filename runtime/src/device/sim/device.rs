@@ -72,7 +72,7 @@ pub(in crate::device) fn open(target: &str, settings: &Settings) -> Option<Sim> 
     Some(Sim {
         name: format!("sim:{}", target.name()),
         target,
-        compiler: HostCompiler::new(cache),
+        compiler: HostCompiler::new(settings, cache),
         exploration: Exploration::new(settings.sim_schedules),
         builds: Arc::default(),
         texts: Arc::default(),
@@ -101,10 +101,21 @@ impl Sim {
             | SimError::Load { .. }
             | SimError::Arity { .. }
             | SimError::Stacks(_)
+            | SimError::Panicked(_)
+            | SimError::Grid(_)
             | SimError::Memory(_) => {
                 Error::Driver { device: self.name.clone(), call: format!("running `{kernel}`"), cause: e.to_string() }
             }
         }
+    }
+
+    fn lowered(&self, ready: &Ready) -> Result<Lowered> {
+        let built = self.builds.get(ready)?;
+        compile::source(&built, self.target).map_err(|diagnostics| Error::Refused {
+            kernel: ready.name().into(),
+            target: Some(self.target),
+            diagnostics,
+        })
     }
 
     fn text(&self, ready: &Ready) -> Result<Arc<Text>> {
@@ -112,12 +123,7 @@ impl Sim {
         if let Some(text) = lock(&self.texts).get(&key) {
             return Ok(Arc::clone(text));
         }
-        let built = self.builds.get(ready)?;
-        let lowered = compile::source(&built, self.target).map_err(|diagnostics| Error::Refused {
-            kernel: ready.name().into(),
-            target: Some(self.target),
-            diagnostics,
-        })?;
+        let lowered = self.lowered(ready)?;
         let program = self
             .compiler
             .load(&lowered.source.text, &lowered.source.signature.entry)
@@ -163,6 +169,27 @@ impl Queue for Sim {
     fn prepare(&self, ready: &Ready) -> Result<()> {
         self.text(ready).map(drop)
     }
+    fn prepare_together(&self, all: &[Ready]) -> Result<()> {
+        let mut new: Vec<(BuildKey, &str, Lowered)> = vec![];
+        for ready in all {
+            let key = ready.key();
+            if !lock(&self.texts).contains_key(&key) && !new.iter().any(|n| n.0 == key) {
+                new.push((key, ready.name(), self.lowered(ready)?));
+            }
+        }
+        let texts: Vec<_> =
+            new.iter().map(|(.., l)| (l.source.text.as_str(), l.source.signature.entry.as_str())).collect();
+        let names: Vec<_> = new.iter().map(|n| n.1).collect();
+        let programs = match texts.is_empty() {
+            true => vec![],
+            false => self.compiler.load_together(&texts).map_err(|e| self.error(&names.join("`, `"), e))?,
+        };
+        let mut known = lock(&self.texts);
+        for ((key, _, lowered), program) in new.into_iter().zip(programs) {
+            known.entry(key).or_insert_with(|| Arc::new(Text { lowered, program }));
+        }
+        Ok(())
+    }
     fn launch(&self, ready: &Ready) -> Result<()> {
         let text = self.text(ready)?;
         let (kernel, source) = (&text.lowered.kernel, &text.lowered.source);
@@ -171,7 +198,14 @@ impl Queue for Sim {
         if extents.contains(&0) {
             return Ok(());
         }
-        let grid = source.launch_blocks(&extents, RESIDENT).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        if source.signature.args.contains(&SigArg::GridArrivals) {
+            return Err(Error::Unsupported {
+                what: format!("{}: `{}`, whose blocks wait for each other", self.name, ready.name()),
+                expected: "a kernel without `grid_sync`, or the device `cpu`".into(),
+                got: "a grid that must run as a whole; the model of the chip runs one block after another".into(),
+            });
+        }
+        let grid = grid_of(&source.launch_blocks(&extents, RESIDENT)).map_err(|e| self.error(ready.name(), e))?;
         let args = source.signature.args.iter().map(|arg| {
             Ok(match arg {
                 SigArg::Pointer(p) => match (&kernel.param(*p).kind, ready.args.get(p.0 as usize)) {
@@ -181,6 +215,8 @@ impl Queue for Sim {
                     _ => SimArg::Word(0),
                 },
                 SigArg::Sym { sym, .. } => SimArg::Word(syms.get(sym.0 as usize).copied().unwrap_or(0) as u64),
+                // Refused above.
+                SigArg::GridArrivals => SimArg::Word(0),
                 SigArg::Scalar(p) => match ready.args.get(p.0 as usize) {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
@@ -238,5 +274,31 @@ fn machine_map(map: &abi::TensorMap, own: u64) -> machine::TensorMap {
             abi::Swizzle::B64 => machine::Swizzle::B64,
             abi::Swizzle::B128 => machine::Swizzle::B128,
         },
+    }
+}
+
+/// The grid as the machine counts it: blocks have numbers of 32 bits.
+fn grid_of(extents: &[i64]) -> std::result::Result<[u32; 3], SimError> {
+    let mut wide = [1i64; 3];
+    wide.iter_mut().zip(extents).for_each(|(g, &e)| *g = e);
+    let blocks = wide.iter().try_fold(1i64, |n, &e| n.checked_mul(e));
+    match blocks.map(u32::try_from) {
+        Some(Ok(_)) => Ok(wide.map(|e| e as u32)),
+        Some(Err(_)) | None => Err(SimError::Grid(wide)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::grid_of;
+
+    #[test]
+    fn grids_beyond_the_machine_are_refused() {
+        assert_eq!(grid_of(&[3, 4]).ok(), Some([3, 4, 1]));
+        assert_eq!(grid_of(&[i64::from(u32::MAX)]).ok(), Some([u32::MAX, 1, 1]));
+        for wrong in [&[i64::from(u32::MAX) + 1][..], &[1 << 16, 1 << 16], &[1 << 40, 1 << 40]] {
+            let e = grid_of(wrong).map_err(|e| e.to_string());
+            assert!(e.as_ref().is_err_and(|e| e.contains("2^32 - 1")), "{e:?}");
+        }
     }
 }

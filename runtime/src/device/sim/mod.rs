@@ -71,6 +71,12 @@ pub enum SimError {
     /// No memory for the stacks of a block.
     #[error("cannot allocate the stacks of a block: {0}")]
     Stacks(std::io::Error),
+    /// The machine itself panicked.
+    #[error("the simulator panicked, which is a defect of Kiln: {0}")]
+    Panicked(String),
+    /// The grid has more blocks than the simulator can number.
+    #[error("a grid of {0:?} blocks; the simulator runs at most 2^32 - 1")]
+    Grid([i64; 3]),
     /// A tensor lives where the host cannot reach it.
     #[error("tensor `{0}` is not in host memory")]
     Memory(String),
@@ -192,13 +198,11 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
         let results: Vec<_> = std::thread::scope(|scope| {
             let handles: Vec<_> = batch
                 .iter()
-                .map(|&schedule| scope.spawn(move || Some(run_once(program, shape, args, schedule, by.spin_limit))))
+                .map(|&schedule| scope.spawn(move || run_once(program, shape, args, schedule, by.spin_limit)))
                 .collect();
-            handles.into_iter().map(|h| h.join().ok().flatten()).collect()
+            handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| Err(panicked(&*panic)))).collect()
         });
-        for r in results {
-            runs.push(r.unwrap_or_else(|| Err(SimError::Stacks(std::io::Error::other("a simulator thread panicked")))));
-        }
+        runs.extend(results);
     }
     let mut findings = Findings::default();
     let mut first: Option<Vec<Written>> = None;
@@ -228,6 +232,12 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
     let lines = program.lines(&findings.places());
     findings.resolve(&|place| lines.get(&place).copied().unwrap_or(0));
     Ok(findings)
+}
+
+/// What a panic said.
+fn panicked(panic: &(dyn std::any::Any + Send)) -> SimError {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    SimError::Panicked(text.unwrap_or("without a message").into())
 }
 
 fn run_once(

@@ -148,7 +148,7 @@ impl Emitter<'_> {
         let k = self.k;
         let mut most = 1;
         let mut stores = vec![];
-        crate::pass::walk(k, k.block(program), &mut |_, op| {
+        crate::ir::effects::walk(k, program, &mut |_, op| {
             if let Op::Sched(SchedOp::TmaStore { map, src, dst, extents, .. }) = op {
                 stores.push((*map, src.clone(), dst.view, extents.clone()));
             }

@@ -121,7 +121,7 @@ impl Emitter<'_> {
                     open += a;
                 }
                 op => {
-                    for b in crate::pass::nested(op) {
+                    for b in crate::ir::effects::bodies(op) {
                         open += self.sums(b, ring, part, found)?;
                     }
                 }

@@ -6,9 +6,9 @@ use super::super::expr::Text;
 use super::super::loops::Element;
 use super::super::prelude::Snippet;
 use super::product::ROWS;
+use crate::ir::effects::walk;
 use crate::ir::{CmpOp, GemmScale, IxExpr, IxId, IxVarId, Op, ViewId};
 use crate::pass::access::defined_inside;
-use crate::pass::walk;
 
 /// How the factor of a column depends on the column.
 pub enum Columns {
@@ -26,7 +26,7 @@ impl Emitter<'_> {
     /// Prints a scale's body for one index; returns the factor.
     fn factor_at(&mut self, scale: &GemmScale, at: &Text) -> Text {
         let k = self.k;
-        let inside = defined_inside(k, k.block(scale.body));
+        let inside = defined_inside(k, scale.body);
         let mut e = Element::plain(vec![scale.var], inside, self.out.len(), self.names.depth(), self.depth);
         e.extents = vec![1];
         let plain = at.s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -67,7 +67,7 @@ impl Emitter<'_> {
 
     fn body_mentions(&self, scale: &GemmScale) -> bool {
         let mut found = false;
-        walk(self.k, self.k.block(scale.body), &mut |_, op| {
+        walk(self.k, scale.body, &mut |_, op| {
             found |= indices(op).iter().any(|&i| self.ranges.mentions(i, scale.var));
             found |= views(op).iter().any(|&v| self.ranges.mentions(self.k.view(v).offset, scale.var));
         });
@@ -140,7 +140,7 @@ impl Emitter<'_> {
         let mut list = vec![];
         let mut pieces = true;
         let mut compares = false;
-        walk(self.k, self.k.block(scale.body), &mut |_, op| {
+        walk(self.k, scale.body, &mut |_, op| {
             for v in views(op) {
                 let view = self.k.view(v);
                 let parts = view.strides.iter().chain(&view.extents).chain([&view.offset]);

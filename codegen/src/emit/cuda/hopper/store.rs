@@ -4,9 +4,9 @@ use super::super::Emitter;
 use super::super::expr::{Text, register_type};
 use super::super::loops::{Element, ElementLoop};
 use super::super::prelude::Snippet;
+use crate::ir::effects::walk;
 use crate::ir::{BufferId, DType, IxExpr, Op, OpId, ViewId};
 use crate::pass::access::{Form, defined_inside, in_range};
-use crate::pass::walk;
 
 /// A store of a body that matrix stores can do.
 pub struct MatrixStore {
@@ -30,7 +30,7 @@ impl Emitter<'_> {
         let body = k.block(l.body);
         let mut stores = vec![];
         let mut writes = 0;
-        walk(k, body, &mut |id, op| {
+        walk(k, l.body, &mut |id, op| {
             if let Op::Store { view, .. } | Op::Atomic { view, .. } = op
                 && self.register_tile(*view).is_none()
             {
@@ -115,17 +115,16 @@ impl Emitter<'_> {
         name: &str,
     ) {
         let k = self.k;
-        let body = k.block(l.body);
         let d = &l.distribution;
         let mut forms = self.forms(l);
         forms.insert(s.id, Form::Each);
         self.line("#pragma unroll");
         let q = self.open_with("q", |q| format!("for (int {q} = 0; {q} < {halves}; ++{q})"));
         let mut e =
-            Element::plain(l.vars.to_vec(), defined_inside(k, body), self.out.len(), self.names.depth(), self.depth);
+            Element::plain(l.vars.to_vec(), defined_inside(k, l.body), self.out.len(), self.names.depth(), self.depth);
         e.extents = l.extents.to_vec();
         (e.steps, e.vec, e.inner, e.threads) = (d.steps(l.extents), d.vec, d.inner(l.extents), d.threads);
-        walk(k, body, &mut |_, op| {
+        walk(k, l.body, &mut |_, op| {
             if let Op::Store { view, .. } = op {
                 e.stored.extend(self.register_tile(*view));
             }

@@ -1,0 +1,47 @@
+//! Schedules applied to plain kernels: what comes out verifies, reads back as text, and is refused with a reason where it
+//! does not fit.
+
+use kiln_codegen::compile;
+use kiln_codegen::ir::{parse, print};
+use kiln_codegen::schedule::{Options, apply, automatic};
+use kiln_codegen::target::Target;
+use kiln_codegen::valid;
+
+const GEMM: &str = include_str!("sched/gemm_fp8_plain.ir");
+
+fn scheduled(text: &str, o: &Options) -> Result<String, String> {
+    let kernel = parse::kernel(text).unwrap_or_else(|e| panic!("{e:?}"));
+    let built = compile::check(kernel).unwrap_or_else(|e| panic!("{e:?}"));
+    let caps = Target::Sm90a.caps().ok_or("no limits")?;
+    let s = automatic(&built.kernel, &caps, o)?;
+    let k = apply(&built.kernel, &s, &caps)?;
+    valid::check(&k).map_err(|e| format!("{e:?}\n{}", print::text(&k)))?;
+    let text = print::text(&k);
+    let again = parse::kernel(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    assert_eq!(text, print::text(&again));
+    Ok(format!("{s}\n{text}"))
+}
+
+#[test]
+fn a_product_gets_roles_and_a_ring() {
+    let text = scheduled(GEMM, &Options { stages: 4, ..Options::default() }).unwrap_or_else(|e| panic!("{e}"));
+    for part in ["s.role(\"load\", 4)", "acquire 0", "take 0", "wgmma", "tma_store map", "row_scales"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let shared = Options { stages: 3, cluster: 2, ..Options::default() };
+    let text = scheduled(GEMM, &shared).unwrap_or_else(|e| panic!("{e}"));
+    assert!(text.contains("multicast") && text.contains("cluster_barrier"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_reason() {
+    let too_many = Options { stages: 9, ..Options::default() };
+    let reason = scheduled(GEMM, &too_many).expect_err("9 slots do not fit");
+    assert!(reason.contains("shared memory"), "{reason}");
+    let odd = GEMM.replace("strides [lda, 1] align 16", "strides [lda, 1] align 8");
+    let reason = scheduled(&odd, &Options::default()).expect_err("8 bytes are too few");
+    assert!(reason.contains("aligned to 8 bytes"), "{reason}");
+    let groups = Options { groups: 3, ..Options::default() };
+    let reason = scheduled(GEMM, &groups).expect_err("three groups do not share 128 rows");
+    assert!(reason.contains("3 warp groups"), "{reason}");
+}

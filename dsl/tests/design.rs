@@ -1,0 +1,174 @@
+//! The kernels of lesson 3 against references: they run on the VM, plainly and sanitized, and print for every target.
+
+// Lessons name the facade; here the language is there under that name.
+extern crate dsl as kiln;
+
+#[path = "common/run.rs"]
+#[allow(dead_code, reason = "every test crate uses another part")]
+mod run;
+#[path = "../../examples/03_kernels/kernels.rs"]
+mod texts;
+
+use dsl::prelude::*;
+use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::ir::DType as Data;
+use run::{Given, chain, ints, noise, run};
+
+fn empty(dtype: Data, shape: &[usize]) -> Given {
+    HostTensor::zeros(dtype, shape).into()
+}
+
+#[test]
+fn fp8_gemm_promotes_one_chain_a_scale_group() {
+    let (m, n, k) = (37, 160, 256);
+    let (a, b) = (noise(Data::E4m3, &[m, k], 1), noise(Data::E4m3, &[n, k], 2));
+    let (sa, sb) = (noise(Data::F32, &[k / 128, m], 3), noise(Data::F32, &[n.div_ceil(128), k / 128], 4));
+    let cfg = texts::GemmCfg { bm: 64, bn: 64, bk: 128, stages: 3, panel: 8 };
+    let args = [(&a).into(), (&sa).into(), (&b).into(), (&sb).into(), empty(Data::F32, &[m, n])];
+    let out = run(&*texts::fp8_gemm_1d2d::kernel::<F32>(), &cfg.to_config(), &args).remove(4);
+    let (a, b, sa, sb) = (a.to_f64(), b.to_f64(), sa.to_f64(), sb.to_f64());
+    for i in 0..m {
+        for j in 0..n {
+            let want = (0..k / 128).fold(0.0f32, |acc, g| {
+                let part = chain(0.0, g * 128..(g + 1) * 128, |p| a[i * k + p], |p| b[j * k + p]);
+                let factor = sa[g * m + i] as f32 * sb[j / 128 * (k / 128) + g] as f32;
+                factor.mul_add(part, acc)
+            });
+            assert_eq!(out[i * n + j], f64::from(want), "element {i}, {j}");
+        }
+    }
+}
+
+#[test]
+fn rmsnorm_divides_by_the_root_mean_square() {
+    let (t, h) = (5, 104);
+    let (x, w) = (noise(Data::F32, &[t, h], 5), noise(Data::F32, &[h], 6));
+    let cfg = texts::RmsCfg { rows: 2, warps: 4 };
+    let args = [(&x).into(), (&w).into(), empty(Data::F32, &[t, h]), 1e-6.into()];
+    let y = run(&*texts::rmsnorm::kernel::<F32>(), &cfg.to_config(), &args).remove(2);
+    let (x, w) = (x.to_f64(), w.to_f64());
+    for (row, got) in x.chunks(h).zip(y.chunks(h)) {
+        let mean = row.iter().map(|v| v * v).sum::<f64>() / h as f64;
+        for (j, (v, got)) in row.iter().zip(got).enumerate() {
+            let want = v / (mean + 1e-6).sqrt() * w[j];
+            // Some dozen roundings of f32, 2^-24 each.
+            assert!((got - want).abs() <= 2e-6 * want.abs().max(1e-3), "{got} instead of {want}");
+        }
+    }
+}
+
+#[test]
+fn paged_attention_splits_and_combines() {
+    let (batch, heads, dk, dv, page, pages, most) = (3, 5, 48, 32, 16, 12, 4);
+    let q = noise(Data::Bf16, &[batch, heads, dk], 7);
+    let kv = noise(Data::Bf16, &[pages, page, dk], 8);
+    let table: Vec<i32> = vec![7, 2, 9, 0, 3, 11, 5, 1, 4, 8, 6, 10];
+    // Several tokens of the last page, one split only, no token at all.
+    let lens = [57, 20, 0];
+    let scale = 0.11f64;
+    let cfg = texts::MlaCfg { bh: 64, bn: 16, split_tokens: 32, stages: 2 };
+    let splits = (most * page).div_ceil(cfg.split_tokens);
+    let (tables, lengths) = (ints(&[batch, most], &table), ints(&[batch], &lens));
+    let scale_log2 = (scale * std::f64::consts::LOG2_E) as f32;
+    let args = [
+        (&q).into(),
+        (&kv).into(),
+        (&tables).into(),
+        (&lengths).into(),
+        empty(Data::F32, &[batch, splits, heads, dv]),
+        empty(Data::F32, &[batch, splits, heads]),
+        scale_log2.into(),
+    ];
+    let split = run(&*texts::mla_decode_split::kernel(), &cfg.to_config(), &args);
+    let part = HostTensor::from_f64(Data::F32, &[batch, splits, heads, dv], &split[4]);
+    let lse = HostTensor::from_f64(Data::F32, &[batch, splits, heads], &split[5]);
+    let args = [part.into(), lse.into(), (&lengths).into(), empty(Data::Bf16, &[batch, heads, dv])];
+    let out = run(&*texts::mla_combine::kernel(), &cfg.to_config(), &args).remove(3);
+    let (q, kv) = (q.to_f64(), kv.to_f64());
+    for b in 0..batch {
+        for h in 0..heads {
+            let row = |p: usize| &kv[(table[b * most + p / page] as usize * page + p % page) * dk..][..dk];
+            let scores: Vec<f64> = (0..lens[b] as usize)
+                .map(|p| scale * row(p).iter().zip(&q[(b * heads + h) * dk..][..dk]).map(|(x, y)| x * y).sum::<f64>())
+                .collect();
+            let top = scores.iter().copied().fold(f64::MIN, f64::max);
+            let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            for d in 0..dv {
+                let value = scores.iter().enumerate().map(|(p, s)| (s - top).exp() * row(p)[d]).sum::<f64>();
+                let want = if lens[b] == 0 { 0.0 } else { value / sum };
+                let got = out[(b * heads + h) * dv + d];
+                // Weights and result are rounded to bf16, 2^-9 each of values below 2.
+                assert!((got - want).abs() <= 2.0 * 2.0 / 512.0, "{b} {h} {d}: {got} instead of {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn indexer_logits_weigh_relu_of_heads() {
+    let (t, heads, d, s) = (5, 4, 32, 300);
+    let (q, k) = (noise(Data::E4m3, &[t, heads, d], 9), noise(Data::E4m3, &[s, d], 10));
+    let (scales, w) = (noise(Data::F32, &[s], 11), noise(Data::F32, &[t, heads], 12));
+    // One query of each block sees all keys, so every logit is written.
+    let (first, last) = ([0, 10, 0, 50, 0], [300, 200, 300, 100, 300]);
+    let cfg = texts::IndexerCfg { bq: 2, bn: 64, stages: 2 };
+    let args = [
+        (&q).into(),
+        (&k).into(),
+        (&scales).into(),
+        (&w).into(),
+        ints(&[t], &first).into(),
+        ints(&[t], &last).into(),
+        empty(Data::F32, &[t, s]),
+    ];
+    let out = run(&*texts::indexer_logits::kernel(), &cfg.to_config(), &args).remove(6);
+    let (q, k, scales, w) = (q.to_f64(), k.to_f64(), scales.to_f64(), w.to_f64());
+    for i in 0..t {
+        for p in 0..s {
+            let got = out[i * s + p];
+            if (p as i32) < first[i] || p as i32 >= last[i] {
+                assert_eq!(got, f64::NEG_INFINITY, "{i}, {p} is masked");
+                continue;
+            }
+            let want: f64 = (0..heads)
+                .map(|h| {
+                    let dot: f64 = (0..d).map(|c| q[(i * heads + h) * d + c] * k[p * d + c]).sum();
+                    dot.max(0.0) * w[i * heads + h]
+                })
+                .sum::<f64>()
+                * scales[p];
+            // Sums of some dozen terms below 128 in f32.
+            assert!((got - want).abs() <= 1e-3, "{i}, {p}: {got} instead of {want}");
+        }
+    }
+}
+
+#[test]
+fn topk_is_exact_and_ordered() {
+    let (rows, n, topk) = (4, 500, 32);
+    let mut scores = noise(Data::F32, &[rows, n], 13).to_f64();
+    // Ties at the threshold: coarse steps, and one row of equal scores.
+    scores.iter_mut().for_each(|x| *x = (*x * 8.0).round() / 8.0);
+    scores[2 * n..3 * n].fill(1.25);
+    let (first, last) = ([0, 100, 7, 20], [500, 460, 500, 31]);
+    let scores = HostTensor::from_f64(Data::F32, &[rows, n], &scores);
+    let cfg = texts::TopkCfg { chunk: 1024, warps: 8 };
+    let args =
+        [(&scores).into(), ints(&[rows], &first).into(), ints(&[rows], &last).into(), empty(Data::I32, &[rows, topk])];
+    let out = run(&*texts::radix_topk::kernel(), &cfg.to_config(), &args).remove(3);
+    let scores = scores.to_f64();
+    for r in 0..rows {
+        let row = &scores[r * n..][..n];
+        let range: Vec<usize> = (first[r] as usize..last[r] as usize).collect();
+        let mut sorted: Vec<f64> = range.iter().map(|&i| row[i]).collect();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let want = topk.min(range.len());
+        let threshold = sorted[want - 1];
+        let mut places: Vec<i64> = range.iter().filter(|&&i| row[i] > threshold).map(|&i| i as i64).collect();
+        let equal = range.iter().filter(|&&i| row[i] == threshold).map(|&i| i as i64);
+        places.extend(equal.take(want - places.len()));
+        places.resize(topk, -1);
+        let got: Vec<i64> = out[r * topk..][..topk].iter().map(|&x| x as i64).collect();
+        assert_eq!(got, places, "row {r}");
+    }
+}
