@@ -2,10 +2,11 @@
 //! simulator they run without findings and give the numbers of plain arithmetic to the bit.
 
 use kiln_codegen::abi::{self, SigArg, TensorView};
+use kiln_codegen::compile;
 use kiln_codegen::emit::{Source, cuda};
 use kiln_codegen::formats;
 use kiln_codegen::host_memory::HostMemory;
-use kiln_codegen::ir::{DType, IxExpr, IxId, Kernel, ParamKind, parse};
+use kiln_codegen::ir::{DType, IxExpr, IxId, Kernel, ParamKind, Stage, parse};
 use kiln_codegen::machine::{Swizzle, TensorMap};
 use kiln_codegen::target::Target;
 use kiln_codegen::valid::Facts;
@@ -26,6 +27,12 @@ fn examples() -> Vec<(String, Kernel, Source)> {
         let name = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default().to_string();
         let text = std::fs::read_to_string(&path).expect("readable");
         let kernel = parse::kernel(&text).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        // A plain kernel comes with the schedule that the compiler chooses.
+        if kernel.stage == Stage::Plain {
+            let built = compile::check(kernel).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            let lowered = compile::source(&built, Target::Sm90a).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            return (name, lowered.kernel, lowered.source);
+        }
         let source = cuda::emit(&kernel, &Facts::default(), Target::Sm90a).unwrap_or_else(|e| panic!("{name}: {e:?}"));
         (name, kernel, source)
     };
@@ -129,7 +136,7 @@ fn arguments(
                 SimArg::Tensor { name, access, view }
             }
             SigArg::Sym { sym, .. } => SimArg::Word(syms[k.syms[sym.0 as usize].name.as_str()] as u64),
-            SigArg::Scalar(_) => panic!("the examples have no scalars"),
+            SigArg::Scalar(_) | SigArg::GridArrivals => panic!("the examples have neither scalars nor grid barriers"),
         });
     }
     args
@@ -190,7 +197,7 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
         threads: source.threads,
         shared_bytes: source.shared_bytes,
     };
-    let compiler = HostCompiler::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler = HostCompiler::new(&Settings::from_env(), Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(&source.text, &source.signature.entry).unwrap_or_else(|e| panic!("{name}: {e}"));
     let by = Exploration { spin_limit: 600_000, ..Exploration::new(1) };
     let found = run(&program, shape, &args, &by).unwrap_or_else(|e| panic!("{name}: {e}"));

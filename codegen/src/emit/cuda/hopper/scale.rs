@@ -59,7 +59,7 @@ impl Emitter<'_> {
     /// True if a scale's body reads shared memory.
     fn reads_shared(&self, scale: &GemmScale) -> bool {
         let mut found = false;
-        walk(self.k, self.k.block(scale.body), &mut |_, op| {
+        walk(self.k, scale.body, &mut |_, op| {
             found |= views(op).iter().any(|&v| self.layout(v).is_some());
         });
         found
