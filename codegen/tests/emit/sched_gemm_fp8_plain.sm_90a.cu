@@ -211,7 +211,6 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
     }
     __syncthreads();
 
-    bf16* const d_tile = (bf16*)(shared + 131072);
     if (block_warp >= 8) {
         // ======== load: 4 warps ========
         registers_shrink<40>();

@@ -131,12 +131,7 @@ impl Emitter<'_> {
                 };
                 (self.params[p.0 as usize].clone(), constant, dtype)
             }
-            Base::Buffer(b) => {
-                if self.k.buffer(b).memory.is_some() {
-                    self.frame.used_shared.insert(b);
-                }
-                (self.buffer(b), false, self.k.buffer(b).dtype)
-            }
+            Base::Buffer(b) => (self.buffer(b), false, self.k.buffer(b).dtype),
         };
         let ty = if constant { format!("const {ty}") } else { ty.to_string() };
         let name = if stored == v.dtype { name } else { format!("(({ty}*){name})") };

@@ -50,6 +50,7 @@ fn definition() -> Arc<dyn KernelDef> {
         dims: ["m", "k"].map(|n| DimInfo { name: n.into(), fixed: false }).to_vec(),
         deterministic: true,
         batch_invariant: vec![],
+        launch: Default::default(),
     }))
 }
 
@@ -85,6 +86,7 @@ fn compiled(change: impl FnOnce(&mut Source)) -> Arc<Compiled> {
         shared_bytes: 100_000,
         cluster: [1; 3],
         dependent_launch: false,
+        cooperative: false,
         grid: GridPlan::Blocks,
     };
     change(&mut source);

@@ -7,6 +7,7 @@ use super::super::{Emitter, Names};
 use crate::abi::{L2Promotion, MapAxis, Swizzle, TensorMapSpec};
 use crate::emit::GridPlan;
 use crate::ir::{BlockId, BufferId, DType, Kernel, Op, ParamId, ParamKind, RingId, RoleId, SchedOp};
+use crate::pass::place::SCRATCH;
 use std::collections::BTreeSet;
 
 /// Names and findings of a kernel with roles.
@@ -24,8 +25,6 @@ pub struct Frame {
     pub walk: Option<Walk>,
     /// `base` is wanted.
     pub used_base: bool,
-    /// Tiles that element accesses reach by pointer.
-    pub used_shared: BTreeSet<BufferId>,
     /// Parameters that are read or written without a tensor map.
     pub used_params: BTreeSet<ParamId>,
     /// Matrix instructions.
@@ -155,9 +154,9 @@ impl Emitter<'_> {
                 if c.size > 1 { Text::name(self.names.declare(&k.ix_var(c.rank).name)) } else { Text::number(0) };
             self.index.insert(c.rank, name);
         }
-        let allocated = |b: BufferId| k.ops.iter().any(|n| matches!(n.op, Op::Alloc { buffer } if buffer == b));
+        // Their pointers stand at the start of the block, if a text mentions them.
         for b in (0..k.buffers.len() as u32).map(BufferId) {
-            if k.buffer(b).memory.is_some() && !allocated(b) {
+            if k.buffer(b).memory.is_some() && k.buffer(b).name != SCRATCH {
                 let name = self.names.declare(&k.buffer(b).name);
                 self.buffers.insert(b, name);
             }
@@ -211,8 +210,11 @@ impl Emitter<'_> {
         self.need(Snippet::Warp);
         let block_warp = self.frame.block_warp.clone();
         self.line(format!("const int {block_warp} = warp_uniform(threadIdx.x / 32);"));
-        for &b in &self.frame.used_shared.clone() {
-            self.shared_pointer(b);
+        let words: BTreeSet<&str> = body.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        for b in (0..k.buffers.len() as u32).map(BufferId) {
+            if k.buffer(b).memory.is_some() && words.contains(self.buffer(b).as_str()) && k.buffer(b).name != SCRATCH {
+                self.shared_pointer(b);
+            }
         }
         let elects = !rings.is_empty() || !k.maps.is_empty();
         if self.frame.used_base || !rings.is_empty() {

@@ -76,7 +76,8 @@ impl Emitter<'_> {
         }
         self.ring_positions(id);
         self.block(body);
-        if self.out[start..].contains("__syncthreads") || self.out[start..].contains("reduce_warps") {
+        let all_threads = ["__syncthreads", "reduce_warps", "grid_sync"];
+        if all_threads.iter().any(|f| self.out[start..].contains(f)) {
             self.refuse(op, "a step that needs all threads of a block, inside a role".into());
         }
         let constants = self.role_constants(id);
