@@ -284,7 +284,7 @@ fn kernels_compiled_together_keep_to_themselves() {
     let programs =
         compiler.load_together(&[(texts[0].as_str(), "k"), (texts[1].as_str(), "k")]).unwrap_or_else(|e| panic!("{e}"));
     let x = tensor(&(0..32).map(|i| i as f32).collect::<Vec<_>>());
-    let shape = Shape { grid: [1, 1, 1], threads: 32, shared_bytes: 128 };
+    let shape = Shape { grid: [1, 1, 1], cluster: [1, 1, 1], threads: 32, shared_bytes: 128 };
     for (program, times) in programs.iter().zip([2.0, 3.0]) {
         let y = tensor(&[0.0; 32]);
         let args = [input("x", &x), output("y", &y)];
