@@ -33,7 +33,7 @@ fn check(findings: &[Diagnostic], mark: &str, text: &str) {
 
 /// A request as a launch of aligned, contiguous tensors would make it.
 fn request(kernel: &Arc<dyn KernelDef>, fixed: &[(&str, usize)]) -> BuildRequest {
-    let fact = ParamFacts { present: true, align_bytes: 16, contiguous: true, stride_multiples: vec![] };
+    let fact = ParamFacts { present: true, align_bytes: 16, contiguous: true, tma: false, stride_multiples: vec![] };
     BuildRequest {
         config: kernel.space().default_config(),
         fixed: fixed.iter().map(|(k, v)| (k.to_string(), *v)).collect(),

@@ -6,6 +6,7 @@
 use crate::host_memory::HostMemory;
 use crate::ir::{DType, Literal, ParamId, SymId};
 use crate::spec::KernelDef;
+pub use crate::tensor_map::{L2Promotion, MapAxis, Swizzle, TensorMap, TensorMapSpec};
 use crate::tune::Config;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -167,6 +168,8 @@ pub enum SigArg {
     /// Address of a 32-bit word that is zero before the first launch and that only launches of one stream share: where
     /// blocks of a cooperative grid count their arrivals. It is zero or 2^31 between launches.
     GridArrivals,
+    /// A tensor map, 128 bytes by value, aligned to 64 bytes.
+    TensorMap(TensorMapSpec),
 }
 
 /// A launch that was refused: which kernel and parameter, what was expected, what came, what to do.

@@ -4,10 +4,14 @@
 //! Not here: limits that need a compiled kernel except through [`check_limits`], and the comparison of the arguments'
 //! device with the stream's, which only the launcher knows.
 
+mod launch;
+
+pub use launch::{GRID_MAX, check_limits, check_panels, grid, sym_values, tensor_map};
+
 use crate::abi::{Arg, LaunchError, LaunchErrorKind, TensorView};
-use crate::ir::{Access, DType, IxExpr, Kernel, SymKind};
+use crate::ir::{Access, DType};
 use crate::spec::{BuildRequest, DimExpr, KernelDef, KernelInfo, ParamFacts, ParamInfoKind, StrideInfo};
-use crate::target::Caps;
+use crate::tensor_map;
 use crate::tune::{Config, ConfigValue};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,6 +64,23 @@ impl Seen<'_> {
     /// Workspaces are aligned to more than any fact speaks about.
     fn address(&self) -> u64 {
         self.view.map_or(0, |v| v.memory.address()).wrapping_add(self.offset_bytes as u64)
+    }
+    /// A tensor map can describe it: rows follow each other at multiples of 16 bytes from an address that is one. A tensor
+    /// without elements always qualifies, as its facts are those of the best one.
+    fn mappable(&self) -> bool {
+        let fits = |axis: usize| {
+            let stride = self.strides[axis] as u64 * self.dtype.bits() as u64;
+            stride > 0 && stride.is_multiple_of(8 * tensor_map::ALIGN_BYTES) && stride / 8 < tensor_map::STRIDE_END
+        };
+        let rank = self.shape.len();
+        let inner = rank.saturating_sub(1);
+        self.empty()
+            || self.dtype.bits() >= 8
+                && rank > 0
+                && self.address().is_multiple_of(tensor_map::ALIGN_BYTES)
+                && self.shape.iter().all(|&e| e as u64 <= tensor_map::EXTENT_MAX)
+                && (self.idle_axis(inner) || self.strides[inner] == 1)
+                && (0..inner).all(|axis| self.idle_axis(axis) || fits(axis))
     }
     /// The stride decides nothing: the axis has at most one element, or there are none at all.
     fn idle_axis(&self, axis: usize) -> bool {
@@ -564,6 +585,7 @@ fn request(
                 present: true,
                 align_bytes,
                 contiguous,
+                tma: t.mappable(),
                 stride_multiples: if contiguous { vec![] } else { stride_facts(t) },
             }
         })
@@ -596,101 +618,6 @@ fn factors(dim: &DimExpr, out: &mut BTreeSet<String>) {
         }
         DimExpr::Const(_) | DimExpr::Div(..) | DimExpr::Ceil(..) => {}
     }
-}
-
-/// Values of a kernel's symbols, in order. A symbol that neither `dims` nor the arguments give (one that only absent
-/// parameters bind) is 0.
-pub fn sym_values(kernel: &Kernel, dims: &BTreeMap<String, usize>, args: &[Arg]) -> Vec<i64> {
-    let value = |kind: &SymKind, name: &str| match kind {
-        SymKind::Dim => dims.get(name).copied(),
-        SymKind::Stride { param, axis } => match args.get(*param as usize)? {
-            Arg::Tensor(v) => v.strides.get(*axis as usize).copied(),
-            Arg::Workspace { shape, .. } => crate::ir::build::row_major(shape).get(*axis as usize).copied(),
-            Arg::Scalar(_) | Arg::Absent => None,
-        },
-    };
-    kernel.syms.iter().map(|s| value(&s.kind, &s.name).unwrap_or(0) as i64).collect()
-}
-
-/// Extents of the grid, one to three of them; negative extents count as 0. `None` if one cannot be evaluated from
-/// symbols alone or overflows.
-pub fn grid(kernel: &Kernel, syms: &[i64]) -> Option<Vec<i64>> {
-    let leaf = |e: IxExpr| match e {
-        IxExpr::Sym(s) => syms.get(s.0 as usize).copied(),
-        IxExpr::Const(c) => Some(c),
-        IxExpr::Var(_)
-        | IxExpr::Data(_)
-        | IxExpr::Add(..)
-        | IxExpr::Sub(..)
-        | IxExpr::Mul(..)
-        | IxExpr::Div(..)
-        | IxExpr::Mod(..)
-        | IxExpr::Min(..)
-        | IxExpr::Max(..) => None,
-    };
-    kernel.grid.iter().map(|&e| kernel.eval_ix(e, &leaf).map(|x| x.max(0))).collect()
-}
-
-/// Largest grid extents of a CUDA device. Source: CUDA C++ Programming Guide, technical specifications.
-pub const GRID_MAX: [i64; 3] = [i32::MAX as i64, 65535, 65535];
-
-/// Compares grid, threads and shared memory with what a target has.
-///
-/// # Errors
-/// The first limit that is exceeded.
-pub fn check_limits(
-    kernel: &str,
-    grid: &[i64],
-    threads: usize,
-    shared_bytes: usize,
-    caps: &Caps,
-) -> Result<(), LaunchError> {
-    let refuse = |expected: String, got: String, help: &str| LaunchError {
-        kernel: kernel.into(),
-        parameter: None,
-        kind: LaunchErrorKind::Limits,
-        expected,
-        got,
-        help: help.into(),
-    };
-    for (axis, (&extent, max)) in grid.iter().zip(GRID_MAX).enumerate() {
-        if extent > max {
-            return Err(refuse(
-                format!("at most {max} blocks on grid axis {axis}"),
-                format!("{extent}"),
-                "use larger tiles, or put the long axis first in `grid(..)`",
-            ));
-        }
-    }
-    if threads > caps.threads {
-        let help = "use a config with fewer warps";
-        return Err(refuse(format!("at most {} threads a block", caps.threads), format!("{threads}"), help));
-    }
-    if shared_bytes > caps.shared_bytes {
-        let expected = format!("at most {} bytes of shared memory a block", caps.shared_bytes);
-        return Err(refuse(expected, format!("{shared_bytes}"), "use a config with smaller tiles"));
-    }
-    Ok(())
-}
-
-/// Refuses a grid of tiles in panels whose tiles cannot be counted in 32 bits: the emitted text counts them.
-///
-/// # Errors
-/// If there are more.
-pub fn check_panels(kernel: &Kernel, grid: &[i64]) -> Result<(), LaunchError> {
-    let tiles = grid.iter().take(2).try_fold(1i64, |n, &e| n.checked_mul(e));
-    if kernel.raster.is_none() || grid.len() < 2 || tiles.is_some_and(|n| n <= i64::from(u32::MAX)) {
-        return Ok(());
-    }
-    let shape: Vec<_> = grid.iter().map(i64::to_string).collect();
-    Err(LaunchError {
-        kernel: kernel.name.clone(),
-        parameter: None,
-        kind: LaunchErrorKind::Limits,
-        expected: format!("at most {} output tiles", u32::MAX),
-        got: shape.join(" x "),
-        help: "use larger tiles".into(),
-    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod machine;
 pub mod pass;
 pub mod spec;
 pub mod target;
+pub mod tensor_map;
 pub mod tune;
 pub mod valid;
 pub mod vm;

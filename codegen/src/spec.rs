@@ -172,6 +172,9 @@ pub struct ParamFacts {
     pub align_bytes: usize,
     /// Elements follow each other in row-major order.
     pub contiguous: bool,
+    /// A tensor map can describe it: address and strides are multiples of 16 bytes, but for the innermost stride, which is
+    /// 1. Axes with at most one element put no demand on their stride.
+    pub tma: bool,
     /// For a non-contiguous tensor: power of two (up to 16) dividing each stride, in elements. 1-strides are exact: the
     /// entry is 0 if the stride is exactly 1.
     pub stride_multiples: Vec<usize>,

@@ -141,6 +141,7 @@ impl Cx<'_> {
             present: !p.optional,
             align_bytes: (bits / 8).max(1),
             contiguous: true,
+            tma: false,
             stride_multiples: vec![],
         };
         let mut facts = self.request.facts.get(at).cloned().unwrap_or(plain);
@@ -168,6 +169,7 @@ impl Cx<'_> {
                         extents,
                         strides,
                         align_bytes: facts.align_bytes.max(1),
+                        tma: facts.tma,
                     }
                 }
             };

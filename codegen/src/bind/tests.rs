@@ -1,11 +1,12 @@
 //! One case a mistake, with the text a user reads; then the facts a good launch gives.
 
 use super::*;
-use crate::abi::Memory;
+use crate::abi::{L2Promotion, MapAxis, Memory, Signature, Swizzle, TensorMap, TensorMapSpec};
 use crate::diag::Diagnostic;
+use crate::emit::{GridPlan, Source};
 use crate::host_memory::HostMemory;
 use crate::ir::build::row_major;
-use crate::ir::{Builder, Literal, Span, Sym};
+use crate::ir::{Builder, Kernel, Literal, ParamKind, Span, Sym, SymKind};
 use crate::spec::{DimInfo, ParamInfo};
 use crate::tune::{Axis, Space};
 use std::sync::Arc;
@@ -340,7 +341,7 @@ fn request_of_a_good_launch() {
     assert_eq!(b.dims["ld"], 40);
     assert_eq!(
         b.request.facts[0],
-        ParamFacts { present: true, align_bytes: 8, contiguous: false, stride_multiples: vec![8, 0] }
+        ParamFacts { present: true, align_bytes: 8, contiguous: false, tma: false, stride_multiples: vec![8, 0] }
     );
 }
 
@@ -408,8 +409,20 @@ fn symbols_and_grid() {
 #[test]
 fn limits_name_the_axis() {
     let caps = crate::target::Target::Sm90a.caps().expect("a target with threads");
-    assert!(check_limits("k", &[1 << 30, 65535], 1024, caps.shared_bytes, &caps).is_ok());
-    let text = |g: &[i64], t, s| check_limits("k", g, t, s, &caps).expect_err("beyond a limit").to_string();
+    let source = |threads, shared_bytes, cluster| Source {
+        text: String::new(),
+        signature: Signature { entry: "k".into(), args: vec![] },
+        threads,
+        shared_bytes,
+        cluster,
+        cooperative: false,
+        dependent_launch: false,
+        grid: GridPlan::Blocks,
+    };
+    assert!(check_limits("k", &[1 << 30, 65535], &source(1024, caps.shared_bytes, [4, 2, 2]), &caps).is_ok());
+    let text = |g: &[i64], threads, shared| {
+        check_limits("k", g, &source(threads, shared, [1; 3]), &caps).expect_err("beyond a limit").to_string()
+    };
     assert_eq!(
         text(&[1, 65536], 128, 0),
         "cannot launch `k`: expected at most 65535 blocks on grid axis 1, got 65536; use larger tiles, or put the long \
@@ -417,4 +430,101 @@ fn limits_name_the_axis() {
     );
     assert!(text(&[1], 2048, 0).contains("at most 1024 threads a block, got 2048"));
     assert!(text(&[1], 128, 1 << 20).contains("at most 232448 bytes of shared memory a block, got 1048576"));
+    let large = check_limits("k", &[32], &source(128, 0, [32, 1, 1]), &caps).expect_err("beyond a limit").to_string();
+    assert!(large.contains("at most 16 blocks a cluster, got 32; use a config with a smaller cluster"), "{large}");
+    let old = crate::target::Target::Sm80.caps().expect("a target with threads");
+    let none = check_limits("k", &[32], &source(128, 0, [2, 1, 1]), &old).expect_err("no clusters").to_string();
+    assert!(none.contains("at most 1 blocks a cluster, got 2"), "{none}");
+}
+
+#[test]
+fn tensor_maps_follow_from_the_arguments() {
+    let mut b = Builder::new("k", Span::unknown());
+    let any = |name: &str, kind| Sym { name: name.into(), kind, multiple_of: 1, min: 0, max: i32::MAX as i64 };
+    let (t, h) = (b.sym(any("t", SymKind::Dim)), b.sym(any("h", SymKind::Dim)));
+    let ld = b.sym(any("x.stride0", SymKind::Stride { param: 0, axis: 0 }));
+    let (t, h, ld, one) = (b.ix_sym(t), b.ix_sym(h), b.ix_sym(ld), b.ix_const(1));
+    let kind = ParamKind::Tensor {
+        dtype: DType::Bf16,
+        access: Access::In,
+        extents: vec![t, h],
+        strides: vec![ld, one],
+        align_bytes: 16,
+        tma: true,
+    };
+    let param = b.param("x", kind);
+    b.grid(&[t]);
+    let (eight, bad) = (b.ix_const(8), b.ix_sub(one, t));
+    let kernel = b.finish().expect("closed");
+    let axis = |extent, stride, box_extent| MapAxis { extent, stride, box_extent };
+    let spec = TensorMapSpec {
+        param,
+        dtype: DType::Bf16,
+        offset: None,
+        axes: vec![axis(h, one, 64), axis(t, ld, 4)],
+        swizzle: Swizzle::B128,
+        l2_promotion: L2Promotion::B128,
+    };
+    let make = |spec: &TensorMapSpec, shape: &[usize], strides: &[usize], offset_bytes| {
+        let memory: Arc<dyn Memory> = Arc::new(Fixed { address: 0x1000, len: 1 << 20, device: "cpu" });
+        let (shape, strides) = (shape.to_vec(), strides.to_vec());
+        let dims = BTreeMap::from([("t".to_string(), shape[0]), ("h".to_string(), shape[1])]);
+        let args = [Arg::Tensor(TensorView { dtype: DType::Bf16, shape, strides, offset_bytes, memory })];
+        tensor_map(&kernel, spec, &sym_values(&kernel, &dims, &args), &args).map_err(|e| (e.kind, e.to_string()))
+    };
+    let good = TensorMap {
+        dtype: DType::Bf16,
+        address: 0x1020,
+        extents: vec![24, 4],
+        strides_bytes: vec![80],
+        boxes: vec![64, 4],
+        swizzle: Swizzle::B128,
+        l2_promotion: L2Promotion::B128,
+    };
+    assert_eq!(make(&spec, &[4, 24], &[40, 1], 32), Ok(good.clone()));
+    // The stride of one row is nobody's, and nothing of an empty tensor is anywhere.
+    let row = TensorMap { extents: vec![24, 1], strides_bytes: vec![16], ..good.clone() };
+    assert_eq!(make(&spec, &[1, 24], &[7, 1], 32), Ok(row));
+    let empty = TensorMap { extents: vec![24, 0], strides_bytes: vec![16], ..good.clone() };
+    assert_eq!(make(&spec, &[0, 24], &[7, 1], 34), Ok(empty));
+    let shifted = TensorMapSpec { offset: Some(eight), ..spec.clone() };
+    assert_eq!(make(&shifted, &[4, 16], &[40, 1], 16).map(|m| m.address), Ok(0x1020));
+
+    let (kind, text) = make(&spec, &[4, 24], &[40, 1], 8).expect_err("not aligned");
+    assert_eq!(kind, LaunchErrorKind::Alignment);
+    assert_eq!(
+        text,
+        "cannot launch `k`: parameter `x`: expected an address that is a multiple of 16 bytes, got 0x1008; copy it into a \
+         tensor whose address and rows are multiples of 16 bytes"
+    );
+    assert_eq!(make(&spec, &[4, 24], &[44, 1], 0).map_err(|e| e.0), Err(LaunchErrorKind::Strides));
+    let boxes = TensorMapSpec { axes: vec![axis(h, one, 512), axis(t, ld, 4)], ..spec.clone() };
+    let (kind, text) = make(&boxes, &[4, 24], &[40, 1], 0).expect_err("a large box");
+    assert_eq!(kind, LaunchErrorKind::Limits);
+    assert!(text.ends_with("got 512; use a config with other tiles"), "{text}");
+    let negative = TensorMapSpec { axes: vec![axis(bad, one, 64)], ..spec.clone() };
+    assert_eq!(make(&negative, &[4, 24], &[40, 1], 0).map_err(|e| e.0), Err(LaunchErrorKind::Limits));
+    let columns = TensorMapSpec { axes: vec![axis(t, ld, 8)], swizzle: Swizzle::None, ..spec };
+    assert_eq!(make(&columns, &[4, 24], &[40, 1], 0).map_err(|e| e.0), Err(LaunchErrorKind::Strides));
+}
+
+#[test]
+fn what_a_tensor_map_can_describe_is_known_before_the_build() {
+    let toy = toy();
+    let fact = |shape: [usize; 2], strides: [usize; 2], offset_bytes| {
+        let mut args = good();
+        let memory: Arc<dyn Memory> = Arc::new(Fixed { address: 0x1000, len: 1 << 20, device: "cpu" });
+        let (shape, strides) = (shape.to_vec(), strides.to_vec());
+        args[4] = Arg::Tensor(tensor(DType::Bf16, &shape));
+        args[0] = Arg::Tensor(TensorView { dtype: DType::Bf16, shape, strides, offset_bytes, memory });
+        let b = bind(&toy, &toy.space().default_config(), &args).expect("a launch");
+        b.request.facts[0].tma
+    };
+    assert!(fact([4, 24], [24, 1], 0));
+    assert!(fact([4, 24], [40, 1], 16));
+    assert!(!fact([4, 24], [24, 1], 8), "the address");
+    assert!(!fact([4, 24], [28, 1], 0), "the stride");
+    assert!(!fact([4, 24], [0, 1], 0), "the same row four times");
+    assert!(fact([1, 24], [28, 1], 0), "one row");
+    assert!(fact([0, 24], [28, 1], 2), "no row");
 }

@@ -154,6 +154,8 @@ pub enum ParamKind {
         strides: Vec<IxId>,
         /// The base address is a multiple of this many bytes (a launch fact, part of the build key).
         align_bytes: usize,
+        /// A tensor map can describe it (a launch fact, part of the build key).
+        tma: bool,
     },
     /// A scalar given at launch.
     Scalar {

@@ -436,7 +436,8 @@ impl Parser {
                     let strides = self.indices()?;
                     self.word("align")?;
                     let align_bytes = self.count()?;
-                    ParamKind::Tensor { dtype, access, extents, strides, align_bytes }
+                    let tma = self.eat_word("tma");
+                    ParamKind::Tensor { dtype, access, extents, strides, align_bytes, tma }
                 };
                 self.k.params.push(Param { name: stem(&n), kind, span });
                 self.params.insert(n, ParamId(self.k.params.len() as u32 - 1));

@@ -148,14 +148,15 @@ impl Printer {
         for p in &k.params {
             let name = names.give(&p.name);
             let kind = match &p.kind {
-                ParamKind::Tensor { dtype, access, extents, strides, align_bytes } => {
+                ParamKind::Tensor { dtype, access, extents, strides, align_bytes, tma } => {
                     let access = match access {
                         Access::In => "in",
                         Access::Out => "out",
                         Access::InOut => "inout",
                     };
                     let (e, s) = (self.list(extents), self.list(strides));
-                    format!("{access} {dtype}[{e}] strides [{s}] align {align_bytes}")
+                    let tma = if *tma { " tma" } else { "" };
+                    format!("{access} {dtype}[{e}] strides [{s}] align {align_bytes}{tma}")
                 }
                 ParamKind::Scalar { dtype, value } => format!("scalar {dtype} {}", self.value(*value)),
                 ParamKind::Absent => "absent".into(),

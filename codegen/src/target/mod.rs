@@ -30,6 +30,8 @@ pub struct Caps {
     pub resident_threads: usize,
     /// Shared memory of a multiprocessor in bytes.
     pub shared_bytes_per_sm: usize,
+    /// Largest number of blocks of a cluster; 1 without clusters. More than 8 need a permission of their own.
+    pub cluster_blocks: usize,
     /// Native conversion from f32 to fp8.
     pub fp8_conversion: bool,
     /// A kernel can start while the one before it ends.
@@ -68,6 +70,7 @@ impl Target {
                 registers_per_thread: 255,
                 resident_threads: 2048,
                 shared_bytes_per_sm: 164 * 1024,
+                cluster_blocks: 1,
                 fp8_conversion: false,
                 dependent_launch: false,
             }),
@@ -78,6 +81,7 @@ impl Target {
                 registers_per_thread: 255,
                 resident_threads: 2048,
                 shared_bytes_per_sm: 228 * 1024,
+                cluster_blocks: 16,
                 fp8_conversion: true,
                 dependent_launch: true,
             }),

@@ -53,7 +53,7 @@ impl K {
             strides.insert(0, s);
             s = self.b.ix_mul(s, e);
         }
-        let p = self.b.param(name, ParamKind::Tensor { dtype, access, extents, strides, align_bytes: 16 });
+        let p = self.b.param(name, ParamKind::Tensor { dtype, access, extents, strides, align_bytes: 16, tma: false });
         self.b.param_view(p)
     }
     pub fn scalar(&mut self, name: &str, dtype: DType) -> ValueId {
@@ -152,7 +152,7 @@ impl K {
             s = self.b.ix_mul(s, e);
         }
         let extents = extents.to_vec();
-        let p = self.b.param(name, ParamKind::Tensor { dtype, access, extents, strides, align_bytes: 16 });
+        let p = self.b.param(name, ParamKind::Tensor { dtype, access, extents, strides, align_bytes: 16, tma: false });
         self.b.param_view(p)
     }
     pub fn element_vars(&mut self, names: &[&str], extents: &[usize]) -> (Vec<IxVarId>, Vec<IxId>) {

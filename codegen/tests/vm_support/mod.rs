@@ -29,9 +29,10 @@ impl Kit {
         for i in (0..extents.len().saturating_sub(1)).rev() {
             strides[i] = self.b.ix_mul(strides[i + 1], extents[i + 1]);
         }
-        let p = self
-            .b
-            .param(name, ParamKind::Tensor { dtype, access, extents: extents.to_vec(), strides, align_bytes: 16 });
+        let p = self.b.param(
+            name,
+            ParamKind::Tensor { dtype, access, extents: extents.to_vec(), strides, align_bytes: 16, tma: false },
+        );
         self.b.param_view(p)
     }
     pub fn input(&mut self, name: &str, dtype: DType, extents: &[IxId]) -> ViewId {

@@ -7,7 +7,8 @@ use kiln_codegen::spec::{BuildRequest, KernelDef, ParamFacts};
 
 /// A request with the default config.
 pub fn request(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> BuildRequest {
-    let present = |_| ParamFacts { present: true, align_bytes: 16, contiguous: true, stride_multiples: vec![] };
+    let present =
+        |_| ParamFacts { present: true, align_bytes: 16, contiguous: true, tma: false, stride_multiples: vec![] };
     BuildRequest {
         config: def.space().default_config(),
         fixed: fixed.iter().map(|(n, v)| (n.to_string(), *v)).collect(),

@@ -80,7 +80,7 @@ impl Key {
 /// kernel that does not build this way is known by its declaration.
 pub fn config_hash(kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>, config: &Config) -> String {
     let info = kernel.info();
-    let fact = ParamFacts { present: true, align_bytes: 16, contiguous: true, stride_multiples: vec![] };
+    let fact = ParamFacts { present: true, align_bytes: 16, contiguous: true, tma: false, stride_multiples: vec![] };
     let request = BuildRequest {
         config: config.clone(),
         fixed: info

@@ -2,7 +2,7 @@
 //! cache, from two processes at once.
 
 use kiln_codegen::abi::Signature;
-use kiln_codegen::emit::Source;
+use kiln_codegen::emit::{GridPlan, Source};
 use kiln_runtime::compile::{Availability, Toolchain, toolchain};
 use kiln_runtime::{Error, Settings};
 use std::path::Path;
@@ -15,7 +15,16 @@ const AXPY: &str = "extern \"C\" __global__ void __launch_bounds__(128) axpy(flo
 
 fn source(text: &str, entry: &str) -> Source {
     let signature = Signature { entry: entry.into(), args: vec![] };
-    Source { text: text.into(), signature, threads: 128, shared_bytes: 512 }
+    Source {
+        text: text.into(),
+        signature,
+        threads: 128,
+        shared_bytes: 512,
+        cluster: [1; 3],
+        cooperative: false,
+        dependent_launch: false,
+        grid: GridPlan::Blocks,
+    }
 }
 
 /// The compiler with a cache of its own; prints why where there is none.

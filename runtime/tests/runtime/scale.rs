@@ -98,6 +98,7 @@ impl KernelDef for Scale {
             extents: vec![n],
             strides: vec![one],
             align_bytes,
+            tma: false,
         };
         let x = b.param("x", tensor(request.facts[0].align_bytes, Access::In));
         let y = b.param("y", tensor(request.facts[1].align_bytes, Access::Out));

@@ -65,14 +65,67 @@ int cuModuleLoadData(void **m, const void *image) { *m = (void *)0x4000; return 
 int cuModuleUnload(void *m) { (void)m; return 0; }
 int cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; *f = (void *)0x5000; printf("entry %s\n", name); return 0; }
 int cuFuncSetAttribute(void *f, int a, int v) { (void)f; printf("attribute %d = %d\n", a, v); return 0; }
-int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   void *s, void **params, void **extra) {
-    (void)f; (void)s; (void)extra;
+int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, void *f, int threads, size_t shared, unsigned flags) {
+    (void)f; (void)flags;
+    *n = shared > 200000 ? 0 : 2048 / threads;
+    return 0;
+}
+typedef struct { int id; char pad[4]; union { char bytes[64]; unsigned words[3]; int number; } value; } attribute;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; attribute *attributes; unsigned count; } config;
+static void print_attributes(const config *c) {
+    for (unsigned i = 0; i < c->count; i++) {
+        const attribute *a = c->attributes + i;
+        if (a->id == 4) printf(" cluster %u %u %u", a->value.words[0], a->value.words[1], a->value.words[2]);
+        else if (a->id == 6) printf(" dependent %d", a->value.number);
+        else printf(" attribute %d", a->id);
+    }
+}
+int cuOccupancyMaxActiveClusters(int *n, void *f, const config *c) {
+    (void)f;
+    printf("clusters of");
+    print_attributes(c);
+    printf("\n");
+    // Two blocks of a cluster on each of seven multiprocessors.
+    const unsigned *words = c->attributes[0].value.words;
+    *n = c->shared > 200000 ? 0 : 132 / 7 / (words[0] * words[1] * words[2]) * 7;
+    return 0;
+}
+// The 128 bytes of this stand-in: the arguments, for the launch to print.
+int cuTensorMapEncodeTiled(unsigned long long *map, int type, unsigned rank, void *address, const unsigned long long *extents,
+                           const unsigned long long *strides, const unsigned *box, const unsigned *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+    if (getenv("REFUSE_MAPS")) return 1;
+    printf("map type %d at %llx:", type, (unsigned long long)address);
+    for (unsigned i = 0; i < rank; i++) {
+        printf(" %llu/%u", extents[i], box[i]);
+        if (i) printf("*%llu", strides[i - 1]);
+        if (!extents[i] || steps[i] != 1) return 1;
+    }
+    printf(" swizzle %d promotion %d\n", swizzle, promotion);
+    if (interleave || fill || (unsigned long long)map % 128) return 1;
+    memset(map, 0, 128);
+    map[0] = (unsigned long long)address;
+    map[15] = rank;
+    return 0;
+}
+int cuLaunchKernelEx(const config *c, void *f, void **params, void **extra) {
+    (void)f; (void)extra;
     if (capturing) { captured++; return 0; }
-    printf("launch grid %u %u %u threads %u %u %u shared %u arguments", gx, gy, gz, bx, by, bz, shared);
+    printf("launch grid %u %u %u threads %u %u %u shared %u", c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+           c->block[2], c->shared);
+    print_attributes(c);
+    const char *maps = getenv("MAPS");
+    for (int i = 0; maps && i < atoi(maps); i++) {
+        unsigned long long *map = params[i];
+        printf(" map %llx %llu", map[0], map[15]);
+        if ((unsigned long long)map % 64) return 1;
+    }
     // The test's kernel has four arguments: two addresses, two of 32 bits.
-    printf(" %llx %llx", *(unsigned long long *)params[0], *(unsigned long long *)params[1]);
-    printf(" %x %x\n", *(unsigned *)params[2], *(unsigned *)params[3]);
+    if (!maps) {
+        printf(" arguments %llx %llx", *(unsigned long long *)params[0], *(unsigned long long *)params[1]);
+        printf(" %x %x", *(unsigned *)params[2], *(unsigned *)params[3]);
+    }
+    printf("\n");
     fflush(stdout);
     if (getenv("FAULT")) fault = 1;
     return 0;

@@ -17,7 +17,7 @@ mod prelude;
 
 use self::expr::Text;
 use self::names::Names;
-use super::Source;
+use super::{GridPlan, Source};
 use crate::abi::{SigArg, Signature};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
@@ -335,6 +335,10 @@ impl<'a> Emitter<'a> {
             signature: Signature { entry, args: args.into_iter().map(|(a, _)| a).collect() },
             threads: self.threads(),
             shared_bytes: self.k.shared_bytes,
+            cluster: [1; 3],
+            cooperative: self.k.properties.launch.cooperative,
+            dependent_launch: dependent,
+            grid: GridPlan::Blocks,
         }
     }
 

@@ -1,9 +1,10 @@
 //! NVIDIA GPUs through the driver API, which is loaded at run time: machines without a driver get an error, no panic.
 //!
-//! Here: finding devices, memory, errors. Streams, launches, events and graphs are in `queue`. Ordering is ours: streams do
+//! Here: finding devices, memory, errors. Tensor maps and launch attributes are in `maps`, streams, launches, events and graphs in `queue`. Ordering is ours: streams do
 //! not synchronise with anything by themselves, copies wait for the whole device, and so does freeing memory.
 #![allow(unsafe_code, reason = "driver calls; each block says why it is sound")]
 
+mod maps;
 mod queue;
 
 pub(crate) use queue::{CapturedGraph, Timestamp};
@@ -12,10 +13,11 @@ use super::{Backend, DeviceInfo, Queue, RunOptions, lock};
 use crate::compile::{self, Compiled, Toolchain};
 use crate::config::Settings;
 use crate::error::{Error, Result};
+use crate::launch::pack::OpaqueMap;
 use crate::launch::{BuildKey, Ready};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, result};
-use kiln_codegen::abi::Memory;
+use kiln_codegen::abi::{Memory, TensorMap};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::target::Target;
 use std::collections::HashMap;
@@ -30,6 +32,10 @@ struct Gpu {
     settings: Settings,
     toolchain: Mutex<Option<Arc<Toolchain>>>,
     loaded: Mutex<HashMap<BuildKey, Arc<Loaded>>>,
+    /// Tensor maps as the driver encodes them.
+    maps: Mutex<HashMap<TensorMap, OpaqueMap>>,
+    /// 16 bytes of zeros for loads of tensors without elements, and 16 for their stores.
+    blank: Mutex<Option<sys::CUdeviceptr>>,
     /// Kernels launched since the last synchronisation, for the text of a fault.
     recent: Mutex<Vec<String>>,
     /// The first fault: kernels and cause.
@@ -45,6 +51,8 @@ struct Gpu {
 struct Loaded {
     compiled: Arc<Compiled>,
     function: CudaFunction,
+    /// Clusters the device holds at a time, where that matters.
+    resident: usize,
 }
 
 /// The driver is there.
@@ -153,6 +161,8 @@ pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backen
         settings: settings.clone(),
         toolchain: Mutex::default(),
         loaded: Mutex::default(),
+        maps: Mutex::default(),
+        blank: Mutex::default(),
         recent: Mutex::default(),
         fault: Mutex::default(),
         capturing: AtomicUsize::new(0),
@@ -234,6 +244,7 @@ impl Gpu {
         if let Some(l) = lock(&self.loaded).get(&key) {
             return Ok(Arc::clone(l));
         }
+        self.context.bind_to_thread().map_err(|e| self.error("selecting the device", e))?;
         let toolchain = self.toolchain()?;
         let request = &ready.bound.request;
         let compiled =
@@ -250,7 +261,12 @@ impl Gpu {
                 .set_attribute(attribute, shared as i32)
                 .map_err(|e| self.error("asking for dynamic shared memory", e))?;
         }
-        let loaded = Arc::new(Loaded { compiled, function });
+        let source = &compiled.source;
+        let resident = match source.is_persistent() || source.cluster_blocks() > 1 {
+            true => self.resident(ready.name(), &function, source)?,
+            false => 0,
+        };
+        let loaded = Arc::new(Loaded { compiled, function, resident });
         Ok(Arc::clone(lock(&self.loaded).entry(key).or_insert(loaded)))
     }
 

@@ -3,13 +3,13 @@
 //! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
 //! graph keeps its tensors and kernels alive itself, since it may replay at any time.
 
-use super::{Gpu, Loaded, Shared};
+use super::{Gpu, Loaded, Shared, maps};
 use crate::device::{Backend, Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
 use crate::launch::pack::Packed;
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, DriverError, result, sys};
-use kiln_codegen::abi::{Arg, Memory, SigArg};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, sys};
+use kiln_codegen::abi::{Arg, Memory, SigArg, TensorMap};
 use kiln_codegen::bind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -59,56 +59,6 @@ fn remember(gpu: &Gpu, kernel: &str) {
     }
 }
 
-/// Starts a kernel as its launch mode asks.
-///
-/// # Safety
-/// As `cuLaunchKernelEx`: `arguments` has one live slot an argument of the entry, in its order and of its size.
-unsafe fn start(
-    loaded: &Loaded,
-    grid: [u32; 3],
-    stream: sys::CUstream,
-    arguments: &mut [*mut std::ffi::c_void],
-) -> std::result::Result<(), DriverError> {
-    let (source, mode) = (&loaded.compiled.source, loaded.compiled.scheduled.properties.launch);
-    let attribute = |id, set: &dyn Fn(&mut sys::CUlaunchAttributeValue)| {
-        // SAFETY: both are plain data for which all bits zero are a value.
-        let mut a: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        a.id = id;
-        set(&mut a.value);
-        a
-    };
-    let mut attributes = vec![];
-    if mode.cooperative {
-        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-        attributes.push(attribute(id, &|v| v.cooperative = 1));
-    }
-    if mode.dependent {
-        let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attributes.push(attribute(id, &|v| v.programmaticStreamSerializationAllowed = 1));
-    }
-    let function = loaded.function.cu_function();
-    let (threads, shared) = (source.threads as u32, source.shared_bytes as u32);
-    if attributes.is_empty() {
-        let [x, y, z] = grid;
-        // SAFETY: the caller's promise.
-        return unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, stream, arguments) };
-    }
-    let config = sys::CUlaunchConfig {
-        gridDimX: grid[0],
-        gridDimY: grid[1],
-        gridDimZ: grid[2],
-        blockDimX: threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: shared,
-        hStream: stream,
-        attrs: attributes.as_mut_ptr(),
-        numAttrs: attributes.len() as u32,
-    };
-    // SAFETY: the caller's promise; the configuration and its attributes live until the call returns.
-    unsafe { sys::cuLaunchKernelEx(&config, function, arguments.as_mut_ptr(), std::ptr::null_mut()) }.result()
-}
-
 impl Queue for CudaQueue {
     fn prepare(&self, ready: &Ready) -> Result<()> {
         self.gpu.check()?;
@@ -122,26 +72,33 @@ impl Queue for CudaQueue {
         let (kernel, source) = (&loaded.compiled.scheduled, &loaded.compiled.source);
         let syms = bind::sym_values(kernel, &ready.bound.dims, &ready.args);
         let grid = ready.grid(kernel, &syms)?;
+        let blocks = source.launch_blocks(&grid, loaded.resident);
         if let Some(caps) = gpu.info.target.caps() {
-            bind::check_limits(ready.name(), &grid, source.threads, source.shared_bytes, &caps)?;
+            bind::check_limits(ready.name(), &blocks, source, &caps)?;
         }
         bind::check_panels(kernel, &grid)?;
         if grid.contains(&0) {
             return Ok(());
         }
+        gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
         let arrivals = if source.signature.args.contains(&SigArg::GridArrivals) { self.arrivals()? } else { 0 };
-        let mut packed = Packed::new(&source.signature, &syms, ready, arrivals)?;
+        let encode = |map: &TensorMap, access| gpu.tensor_map(ready.name(), map, access);
+        let mut packed = Packed::new(&source.signature, kernel, &syms, ready, arrivals, encode)?;
         let mut pointers = packed.pointers();
         // `check_limits` has bounded every extent by 2^31 - 1.
-        let extent = |axis: usize| grid.get(axis).copied().unwrap_or(1) as u32;
+        let blocks = blocks.map(|n| n as u32);
+        let mut attributes = maps::attributes(source);
+        let config = maps::config(source, blocks, self.stream.cu_stream(), &mut attributes);
         remember(gpu, ready.name());
-        gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
         // SAFETY: `pointers` has one live slot an argument of the entry, in the order and with at least the size of the
         // signature the source was emitted with; the driver copies the values before it returns. Tensors were bound,
         // so every address is inside a live allocation of this device, which outlives the launch because freeing
-        // waits for the device.
-        unsafe { start(&loaded, [extent(0), extent(1), extent(2)], self.stream.cu_stream(), &mut pointers) }
-            .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
+        // waits for the device. `config` refers to `attributes`, which live across the call.
+        unsafe {
+            sys::cuLaunchKernelEx(&config, loaded.function.cu_function(), pointers.as_mut_ptr(), std::ptr::null_mut())
+        }
+        .result()
+        .map_err(|e| gpu.error(&format!("launching `{}`", ready.name()), e))?;
         let mut capture = lock(&self.capture);
         match &mut *capture {
             Some(kept) => {

@@ -17,6 +17,10 @@ use kiln_codegen::target::Target;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+/// Clusters (or blocks, without clusters) a simulated device holds at a time: few, so that a persistent kernel of a small
+/// problem makes several rounds, and an odd number, so that they end unevenly.
+const RESIDENT: usize = 3;
+
 /// A simulated device; all its streams share what it has compiled.
 #[derive(Clone, Debug)]
 pub(in crate::device) struct Sim {
@@ -174,15 +178,16 @@ impl Queue for Sim {
                 got: "a grid that must run as a whole; the model of the chip runs one block after another".into(),
             });
         }
-        let mut grid = [1u32; 3];
-        for (g, &e) in grid.iter_mut().zip(&extents) {
-            *g = u32::try_from(e).unwrap_or(u32::MAX);
+        if source.cluster_blocks() > 1 {
+            return Err(Error::Unsupported {
+                what: format!("{}: `{}`", self.name, ready.name()),
+                expected: "blocks without clusters".into(),
+                got: format!("clusters of {} blocks", source.cluster_blocks()),
+            });
         }
-        let args: Vec<SimArg> = source
-            .signature
-            .args
-            .iter()
-            .map(|arg| match arg {
+        let grid = source.launch_blocks(&extents, RESIDENT).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let args = source.signature.args.iter().map(|arg| {
+            Ok(match arg {
                 SigArg::Pointer(p) => match (&kernel.param(*p).kind, ready.args.get(p.0 as usize)) {
                     (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
                         SimArg::Tensor { name: kernel.param(*p).name.clone(), access: *access, view: view.clone() }
@@ -196,8 +201,19 @@ impl Queue for Sim {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
                 },
+                SigArg::TensorMap(spec) => {
+                    let map = bind::tensor_map(kernel, spec, &syms, &ready.args)?;
+                    match (&kernel.param(spec.param).kind, ready.args.get(spec.param.0 as usize)) {
+                        (ParamKind::Tensor { access, .. }, Some(Arg::Tensor(view))) => {
+                            let name = kernel.param(spec.param).name.clone();
+                            SimArg::TensorMap { name, access: *access, view: view.clone(), map }
+                        }
+                        _ => SimArg::Word(0),
+                    }
+                }
             })
-            .collect();
+        });
+        let args = args.collect::<Result<Vec<SimArg>>>()?;
         let shape = Shape { grid, threads: source.threads, shared_bytes: source.shared_bytes };
         let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {

@@ -13,9 +13,11 @@ mod table;
 pub use build::{HostCompiler, Program};
 pub(super) use device::open;
 
-use kiln_codegen::abi::TensorView;
+use crate::launch::pack::OpaqueMap;
+use kiln_codegen::abi::{TensorMap, TensorView};
 use kiln_codegen::ir::Access;
 use kiln_codegen::machine::{Code, Config, Findings, Global, Policy, Timing};
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// Why a text could not be run at all; defects of a text that runs are [`Findings`].
@@ -85,8 +87,35 @@ pub enum SimArg {
         /// The tensor.
         view: TensorView,
     },
+    /// A map of a tensor. Several maps of one tensor, and the tensor itself, share its name.
+    TensorMap {
+        /// Parameter's name.
+        name: String,
+        /// How the kernel may use it.
+        access: Access,
+        /// The tensor.
+        view: TensorView,
+        /// The map, with the tensor's own address.
+        map: TensorMap,
+    },
     /// A scalar's bits, zero extended.
     Word(u64),
+}
+
+/// The tensors among arguments, each once, in order of first appearance.
+fn tensors(args: &[SimArg]) -> Vec<(&str, Access, &TensorView)> {
+    let mut all: Vec<(&str, Access, &TensorView)> = vec![];
+    for arg in args {
+        match arg {
+            SimArg::Tensor { name, access, view } | SimArg::TensorMap { name, access, view, .. } => {
+                if all.iter().all(|(known, ..)| known != name) {
+                    all.push((name, *access, view));
+                }
+            }
+            SimArg::Word(_) => {}
+        }
+    }
+    all
 }
 
 /// One way to explore a launch.
@@ -211,15 +240,33 @@ fn run_once(
     spin_limit: u64,
 ) -> Result<(Findings, Global), SimError> {
     let mut global = Global::default();
-    let mut words = Vec::with_capacity(args.len());
-    for arg in args {
-        words.push(match arg {
-            SimArg::Word(w) => *w,
-            SimArg::Tensor { name, access, view } => {
-                global.add(name, *access, view).ok_or_else(|| SimError::Memory(name.clone()))?
-            }
-        });
+    let mut bases = HashMap::new();
+    for (name, access, view) in tensors(args) {
+        let base = global.add(name, access, view).ok_or_else(|| SimError::Memory(name.into()))?;
+        bases.insert(name, base);
     }
+    let base = |name: &String| bases.get(name.as_str()).copied().unwrap_or(0);
+    // The text takes a map from the address it is given, so the maps have to stay where they are.
+    let maps: Vec<OpaqueMap> = args
+        .iter()
+        .filter_map(|arg| match arg {
+            SimArg::TensorMap { name, view, map, .. } => {
+                let own = view.memory.address().wrapping_add(view.offset_bytes as u64);
+                let address = map.address.wrapping_sub(own).wrapping_add(base(name));
+                Some(OpaqueMap(TensorMap { address, ..map.clone() }.words()))
+            }
+            SimArg::Tensor { .. } | SimArg::Word(_) => None,
+        })
+        .collect();
+    let mut next_map = maps.iter();
+    let words: Vec<u64> = args
+        .iter()
+        .map(|arg| match arg {
+            SimArg::Word(w) => *w,
+            SimArg::Tensor { name, .. } => base(name),
+            SimArg::TensorMap { .. } => next_map.next().map_or(0, |m| std::ptr::from_ref(m) as u64),
+        })
+        .collect();
     let mut config = Config::nvidia(shape.threads, shape.shared_bytes, shape.grid);
     (config.policy, config.timing, config.seed, config.spin_limit) = (by.policy, by.timing, by.seed, spin_limit);
     let (attach, entry) = program.functions()?;
@@ -230,11 +277,7 @@ fn run_once(
 
 /// Writes what a run wrote to the real tensors.
 fn store(args: &[SimArg], results: &[Written]) {
-    let tensors = args.iter().filter_map(|a| match a {
-        SimArg::Tensor { view, .. } => Some(view),
-        SimArg::Word(_) => None,
-    });
-    for (view, result) in tensors.zip(results) {
+    for ((_, _, view), result) in tensors(args).into_iter().zip(results) {
         let (Some((bytes, written)), Some(memory)) = (result, view.memory.host()) else { continue };
         let mut at = 0;
         while at < bytes.len() {

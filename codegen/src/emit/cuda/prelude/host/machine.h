@@ -127,8 +127,13 @@ static KILN_CALL float kiln_math2(u32 function, float x, float y) { return kiln-
 static KILN_CALL u32 kiln_encode(u32 format, float x) { return kiln->encode(format, x); }
 static KILN_CALL float kiln_decode(u32 format, u32 bits) { return kiln->decode(format, bits); }
 
-// The entry: arguments come as 64-bit words and take the types the kernel declares.
-template <class T> struct kiln_word { static T get(u64 w) { T v; __builtin_memcpy(&v, &w, sizeof(T)); return v; } };
+// The entry: arguments come as 64-bit words and take the types the kernel declares; of larger ones the address comes.
+template <class T, bool LARGE = (sizeof(T) > 8)> struct kiln_word {
+    static T get(u64 w) { T v; __builtin_memcpy(&v, &w, sizeof(T)); return v; }
+};
+template <class T> struct kiln_word<T, true> {
+    static T get(u64 w) { T v; __builtin_memcpy(&v, (const void*)w, sizeof(T)); return v; }
+};
 template <int... I> struct kiln_seq {};
 template <int N, int... I> struct kiln_make_seq : kiln_make_seq<N - 1, N - 1, I...> {};
 template <int... I> struct kiln_make_seq<0, I...> { typedef kiln_seq<I...> type; };
