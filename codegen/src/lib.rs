@@ -17,6 +17,7 @@ pub mod host_memory;
 pub mod host_tensor;
 pub mod ir;
 pub mod machine;
+pub mod model;
 pub mod pass;
 pub mod spec;
 pub mod target;

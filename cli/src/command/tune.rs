@@ -11,11 +11,14 @@ use crate::output::{Output, Table, json_number};
 use crate::runner;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Case, DefaultConfigs, KernelDef, OpSpec};
+use kiln_codegen::target::Target;
 use kiln_codegen::tune::Config;
 use kiln_kernels::numeric::{self, Comparison};
 use kiln_runtime::measure;
+use kiln_runtime::tune::Screened;
+use kiln_runtime::tune::model::Modelled;
 use kiln_runtime::tune::records::{Record, Records, Status, config_hash, config_json};
-use kiln_runtime::tune::search::{SearchOptions, Task, search};
+use kiln_runtime::tune::search::{Progress, SearchOptions, Task, search};
 use kiln_runtime::{Device, Settings};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -46,6 +49,9 @@ pub struct Args {
     /// Leave fields that change rounding at their defaults
     #[arg(long)]
     pub reproducible: bool,
+    /// Measure nothing: rank configs for a target by a model of its chip (sm_80, sm_90a, sm_100a)
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["device", "budget", "resume"])]
+    pub estimate: Option<String>,
 }
 
 /// Searches, or works on records.
@@ -65,6 +71,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
             _ => list(&records, out),
         };
     }
+    if let Some(target) = &args.estimate {
+        return estimate(ops, args, target, out);
+    }
     let options = SearchOptions {
         budget: args.budget.as_deref().map(budget).transpose()?,
         reproducible: args.reproducible,
@@ -76,7 +85,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let mut table = out.table("tune", &["kernel", "shape", "config", "status", "median_us", "reason"]);
     let mut notes = vec![];
     for s in &selections {
-        for case in problems(s, args, &device)? {
+        for case in problems(s, args, device.target())? {
             for kernel in kernels(s, &case)? {
                 let note = tune(s, &case, &kernel, &device, &options, &records, out, &mut table)?;
                 notes.extend(note);
@@ -85,6 +94,49 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     }
     table.finish()?;
     notes.iter().try_for_each(|n| out.note(n))
+}
+
+/// Ranks configs for a target without running anything.
+fn estimate(ops: &[Arc<dyn OpSpec>], args: &Args, target: &str, out: Output) -> Result<(), Failure> {
+    let known = Target::parse(target).ok_or_else(|| {
+        Failure::usage("--estimate", "sm_80, sm_90a or sm_100a", format!("`{target}`"), "write --estimate sm_90a")
+    })?;
+    let model = Modelled::new(known)?;
+    let mut table = out.table("tune", &["kernel", "shape", "config", "status", "median_us", "bound", "reason"]);
+    for s in &catalog::select(ops, &args.names)? {
+        for case in problems(s, args, known)? {
+            let plan = instance::plan(s.op.as_ref(), &instance::input_specs(&case), &case.params, &DefaultConfigs)
+                .map_err(|e| Failure::Failed(e.to_string()))?;
+            let mut seen: Vec<String> = vec![];
+            for step in plan.steps {
+                let name = step.kernel.info().name.clone();
+                if !s.has(&name) || seen.contains(&name) {
+                    continue;
+                }
+                let dims = kiln_codegen::bind::bind(step.kernel.as_ref(), &step.config, &step.args)
+                    .map_err(|e| Failure::Failed(e.to_string()))?
+                    .dims;
+                for (config, screened) in model.rank(step.kernel.as_ref(), &dims) {
+                    table.row(estimate_row(&name, &case, &config, &screened))?;
+                }
+                seen.push(name);
+            }
+        }
+    }
+    table.finish()?;
+    out.note("times are calculated, not measured: they rank the configs of one kernel and shape, best first")
+}
+
+fn estimate_row(kernel: &str, case: &Case, config: &Config, screened: &Screened) -> Value {
+    let (status, us, bound, reason) = match screened {
+        Screened::Refused(why) => ("refused", Value::Null, Value::Null, why.as_str()),
+        Screened::Fits(None) => ("refused", Value::Null, Value::Null, "no block of it is resident"),
+        Screened::Fits(Some(e)) => ("estimated", json_number(e.us), Value::from(e.bound), ""),
+    };
+    json!({
+        "kernel": kernel, "shape": { "case": case.id }, "config": config_json(config), "median_us": us, "status": status,
+        "bound": bound, "reason": reason,
+    })
 }
 
 /// `30s`, `10m`, `1h`.
@@ -106,13 +158,13 @@ fn budget(text: &str) -> Result<Duration, Failure> {
 }
 
 /// What is tuned for: the shapes given; on a GPU the bench shapes; else the largest declared case.
-fn problems(s: &Selection, args: &Args, device: &Device) -> Result<Vec<Case>, Failure> {
+fn problems(s: &Selection, args: &Args, target: Target) -> Result<Vec<Case>, Failure> {
     let op = s.op.as_ref();
     if !args.shape.is_empty() {
         return args.shape.iter().map(|t| instance::bench_case(op, &catalog::shape(op, t)?)).collect();
     }
     let shapes = op.bench_shapes();
-    if device.target().caps().is_some() && !shapes.is_empty() {
+    if target.caps().is_some() && !shapes.is_empty() {
         return shapes.iter().map(|shape| instance::bench_case(op, shape)).collect();
     }
     let size = |c: &Case| c.inputs.iter().map(|i| i.tensor.shape.iter().product::<usize>()).sum::<usize>();
@@ -133,7 +185,7 @@ fn kernels(s: &Selection, case: &Case) -> Result<Vec<Arc<dyn KernelDef>>, Failur
     Ok(out)
 }
 
-/// One search; returns a note for people.
+/// One search; returns notes for people.
 #[allow(clippy::too_many_arguments, reason = "one call from one place; a struct would only rename them")]
 fn tune(
     s: &Selection,
@@ -144,7 +196,7 @@ fn tune(
     records: &Records,
     out: Output,
     table: &mut Table,
-) -> Result<Option<String>, Failure> {
+) -> Result<Vec<String>, Failure> {
     let op = s.op.as_ref();
     let info = op.info();
     let name = kernel.info().name.clone();
@@ -165,16 +217,14 @@ fn tune(
         let verdict = numeric::judge(output, &op.tolerance(output, &case.params).into(), &comparison);
         if verdict.ok { Ok(()) } else { Err(verdict.reason) }
     };
-    let task = Task { op: s.op.clone(), kernel: kernel.clone(), problems, outputs, compare: &compare };
+    let task =
+        Task { op: s.op.clone(), kernel: kernel.clone(), problems, outputs, compare: &compare, timer: &measure::time };
     let shape = json!({ "case": case.id });
-    let total = kernel.space().all().len();
-    let mut done = 0;
     let mut failure = None;
-    let outcome = search(device, &task, options, records, &mut |r: &Record| {
-        done += 1;
-        out.progress(&format!("{name} {done}/{total} {}", r.config));
+    let outcome = search(device, &task, options, records, &mut |p: Progress| {
+        out.progress(&progress_line(&name, &p));
         if failure.is_none() {
-            failure = table.row(row(&name, &shape, r)).err();
+            failure = table.row(row(&name, &shape, p.record)).err();
         }
     })?;
     if let Some(e) = failure {
@@ -185,7 +235,22 @@ fn tune(
         "status": "best", "reason": format!("of {} candidates", outcome.records.len()), "device": device.name(),
     }))?;
     let skipped = outcome.skipped;
-    Ok((skipped > 0).then(|| format!("{name}: {skipped} candidates were not reached; --resume goes on from here")))
+    let unreached = format!("{skipped} candidates were not reached; --resume goes on from here");
+    let notes = outcome.notes.into_iter().chain((skipped > 0).then_some(unreached));
+    Ok(notes.map(|n| format!("{name}: {n}")).collect())
+}
+
+/// `kernel [#####-----] 12/24, 1 min 20 s left, rows=4`.
+fn progress_line(kernel: &str, p: &Progress) -> String {
+    const WIDTH: usize = 20;
+    let filled = (p.done * WIDTH).checked_div(p.total).unwrap_or(WIDTH).min(WIDTH);
+    let bar = format!("{}{}", "#".repeat(filled), "-".repeat(WIDTH - filled));
+    let left = p.remaining.map_or(String::new(), |t| match t.as_secs() {
+        s @ 0..=99 => format!(", {s} s left"),
+        s @ 100..=5999 => format!(", {} min left", s.div_ceil(60)),
+        s => format!(", {:.1} h left", s as f64 / 3600.0),
+    });
+    format!("{kernel} [{bar}] {}/{}{left}, {}", p.done, p.total, p.record.config)
 }
 
 fn row(kernel: &str, shape: &Value, r: &Record) -> Value {

@@ -42,7 +42,7 @@ pub struct Compiled {
     pub image: Vec<u8>,
     /// What the compiler says about it.
     pub report: CompileReport,
-    target: String,
+    pub(crate) target: String,
 }
 
 /// Size and resources of compiled code.
@@ -68,12 +68,21 @@ pub struct CompileReport {
     pub instructions: BTreeMap<String, usize>,
     /// The assembler's performance notes (C75xx).
     pub notes: Vec<String>,
+    /// The assembler has reported on the entry; without that the numbers above are not zero but unknown.
+    pub assembled: bool,
 }
 
 impl CompileReport {
-    /// Bounds of every kernel that this one misses: no spills, no performance notes.
+    /// Bounds of every kernel that this one misses: no stack frame, no spills, no performance notes, and a report that
+    /// says so.
     pub fn missed(&self) -> Vec<String> {
+        if !self.assembled {
+            return vec!["the assembler reported neither registers nor stack, also when asked again".into()];
+        }
         let mut out = vec![];
+        if self.stack_bytes > 0 {
+            out.push(format!("a stack frame of {} bytes", self.stack_bytes));
+        }
         if self.spill_bytes > 0 {
             out.push(format!("{} bytes of registers spill to local memory", self.spill_bytes));
         }
@@ -175,22 +184,19 @@ impl Toolchain {
             target: arch.into(),
             log,
         };
-        let (entry, cached) = match self.cache.load(&key) {
-            Some(entry) => (entry, true),
-            None => {
-                let out = self.nvrtc.compile(&source.text, &format!("{kernel}.cu"), &options);
-                let data = out.image.map_err(|e| fail(format!("{e}\n{}", out.log.trim_end())))?;
-                (Entry { note: out.log, data }, false)
-            }
-        };
         let symbol = &source.signature.entry;
+        let compile = || {
+            let out = self.nvrtc.compile(&source.text, &format!("{kernel}.cu"), &options);
+            let data = out.image.map_err(|e| fail(format!("{e}\n{}", out.log.trim_end())))?;
+            Ok(Entry { note: out.log, data })
+        };
+        let (entry, mut report, cached) = with_report(self.cache.load(&key), symbol, compile)?;
         // Empty source compiles without complaint, so success alone proves nothing.
         let code_bytes = elf::code_bytes(&entry.data, symbol)
             .ok_or_else(|| fail(format!("the machine code has no entry `{symbol}`\n{}", entry.note.trim_end())))?;
-        if !cached {
+        if !cached && report.assembled {
             self.cache.store(&key, &entry);
         }
-        let mut report = report::parse(&entry.note, symbol);
         report.shared_bytes += source.shared_bytes;
         report.code_bytes = code_bytes;
         report.cached = cached;
@@ -222,6 +228,29 @@ impl Toolchain {
     pub fn sass(&self, image: &[u8]) -> Result<Option<String>> {
         self.nvdisasm().map(|program| sass::disassemble(program, image)).transpose()
     }
+}
+
+/// Machine code with the assembler's report: what the cache has, else compiled, and compiled a second time if the report is
+/// missing. The flag says that it came from the cache.
+fn with_report(
+    found: Option<Entry>,
+    symbol: &str,
+    compile: impl Fn() -> Result<Entry>,
+) -> Result<(Entry, CompileReport, bool)> {
+    if let Some(entry) = found {
+        let report = report::parse(&entry.note, symbol);
+        if report.assembled {
+            return Ok((entry, report, true));
+        }
+    }
+    let entry = compile()?;
+    let report = report::parse(&entry.note, symbol);
+    if report.assembled {
+        return Ok((entry, report, false));
+    }
+    let entry = compile()?;
+    let report = report::parse(&entry.note, symbol);
+    Ok((entry, report, false))
 }
 
 /// The text without comments to the end of a line and `#line` directives: where a kernel stands in its file does not
@@ -269,8 +298,33 @@ mod tests {
 
     #[test]
     fn bounds() {
-        assert!(CompileReport::default().missed().is_empty());
-        let report = CompileReport { spill_bytes: 8, notes: vec!["C7511".into()], ..CompileReport::default() };
-        assert_eq!(report.missed(), ["8 bytes of registers spill to local memory", "the assembler notes: C7511"]);
+        let good = CompileReport { assembled: true, ..CompileReport::default() };
+        assert!(good.missed().is_empty());
+        let report = CompileReport { stack_bytes: 16, spill_bytes: 8, notes: vec!["C7511".into()], ..good };
+        assert_eq!(
+            report.missed(),
+            ["a stack frame of 16 bytes", "8 bytes of registers spill to local memory", "the assembler notes: C7511"]
+        );
+        assert_eq!(CompileReport::default().missed().len(), 1, "no report is no pass");
+    }
+
+    #[test]
+    fn a_missing_report_is_asked_for_once_more() {
+        let entry = |note: &str| Entry { note: note.into(), data: vec![] };
+        let full = "ptxas info : Used 32 registers, used 0 barriers";
+        let ask = |found: Option<&str>, answers: &[&str]| {
+            let asked = std::cell::Cell::new(0);
+            let (_, report, cached) = with_report(found.map(entry), "k", || {
+                asked.set(asked.get() + 1);
+                Ok(entry(answers[asked.get() - 1]))
+            })
+            .expect("the compiler works");
+            (asked.get(), cached, report.assembled, report.registers)
+        };
+        assert_eq!(ask(Some(full), &[]), (0, true, true, 32));
+        assert_eq!(ask(None, &[full]), (1, false, true, 32));
+        assert_eq!(ask(None, &["", full]), (2, false, true, 32));
+        assert_eq!(ask(Some("no report"), &[full]), (1, false, true, 32));
+        assert_eq!(ask(None, &["", ""]), (2, false, false, 0), "asked twice, and no pass");
     }
 }

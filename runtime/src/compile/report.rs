@@ -14,6 +14,7 @@ pub fn parse(log: &str, entry: &str) -> CompileReport {
             report.stack_bytes = before(line, "bytes stack frame");
             report.spill_bytes = before(line, "bytes spill stores") + before(line, "bytes spill loads");
         } else if line.contains("Used ") && line.contains(" registers") {
+            report.assembled = true;
             report.registers = before(line, "registers");
             report.shared_bytes = before(line, "bytes smem");
         }
@@ -48,6 +49,7 @@ mod tests {
                    ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized\n";
         let r = parse(log, "k");
         assert_eq!((r.registers, r.spill_bytes, r.stack_bytes, r.shared_bytes), (32, 12, 16, 2048));
+        assert!(r.assembled);
         assert_eq!(r.notes.len(), 1);
         assert!(r.notes[0].starts_with("C7511"));
     }

@@ -2,7 +2,7 @@
 //!
 //! The first line holds the key and the driver's version, the others one candidate each. Loading compares every field of
 //! the key and each chosen record's kernel hash, and refuses what differs; a different driver is a warning. Files are
-//! replaced whole, under a lock.
+//! replaced whole, under a lock; while a search runs, after each candidate, so that what was measured survives its end.
 
 use crate::compile::{hash, write_atomically};
 use crate::device::{Device, DeviceInfo, lock};
@@ -198,6 +198,8 @@ pub struct Loaded {
     pub driver: String,
     /// All candidates.
     pub records: Vec<Record>,
+    /// The search came to its end: every candidate is here, and the fastest were measured in turns.
+    pub complete: bool,
 }
 
 impl Loaded {
@@ -227,17 +229,29 @@ impl Records {
         self.dir.join(key.file_name())
     }
 
-    /// Replaces the records of a key.
+    /// Replaces the records of a key by those of a whole search.
     ///
     /// # Errors
     /// A folder that cannot be written.
     pub fn store(&self, key: &Key, driver: &str, records: &[Record]) -> Result<PathBuf> {
+        self.put(key, driver, records, true)
+    }
+
+    /// Replaces the records of a key by those of a search that goes on.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn store_unfinished(&self, key: &Key, driver: &str, records: &[Record]) -> Result<PathBuf> {
+        self.put(key, driver, records, false)
+    }
+
+    fn put(&self, key: &Key, driver: &str, records: &[Record], complete: bool) -> Result<PathBuf> {
         fs::create_dir_all(&self.dir).map_err(Error::io("create", &self.dir))?;
         let lock_path = self.dir.join("lock");
         let file = fs::File::create(&lock_path).map_err(Error::io("create", &lock_path))?;
         // Held until the file is closed at the end of this function.
         file.lock().map_err(Error::io("lock", &lock_path))?;
-        let mut text = format!("{}\n", json!({ "v": 1, "key": key.to_json(), "driver": driver }));
+        let mut text = format!("{}\n", json!({ "v": 1, "key": key.to_json(), "driver": driver, "complete": complete }));
         for r in records {
             text += &format!("{}\n", r.to_json());
         }
@@ -253,6 +267,30 @@ impl Records {
     pub fn load(&self, key: &Key) -> Result<Option<Loaded>> {
         let path = self.path(key);
         if path.is_file() { read(&path, key).map(Some) } else { Ok(None) }
+    }
+
+    /// What an earlier search of a key has left, for one that goes on from there: whatever can be read, and what could not.
+    /// A file that does not belong to the key counts as none.
+    pub fn salvage(&self, key: &Key) -> (Option<Loaded>, Vec<String>) {
+        let path = self.path(key);
+        let Ok(text) = fs::read_to_string(&path) else { return (None, vec![]) };
+        let lost = |what: String| format!("{}: {what}", path.display());
+        let mut lines = text.lines();
+        let header: Option<Value> = lines.next().and_then(|l| serde_json::from_str(l).ok());
+        let Some(header) = header.filter(|h| h["v"] == 1 && differences(&key.to_json(), &h["key"]).is_empty()) else {
+            return (None, vec![lost("its first line is damaged; the search starts anew".into())]);
+        };
+        let all: Vec<Option<Record>> =
+            lines.map(|l| serde_json::from_str(l).ok().as_ref().and_then(Record::from_json)).collect();
+        let damaged = all.iter().filter(|r| r.is_none()).count();
+        let notes =
+            (damaged > 0).then(|| lost(format!("{damaged} damaged lines; their candidates are measured again")));
+        let loaded = Loaded {
+            driver: header["driver"].as_str().unwrap_or_default().into(),
+            records: all.into_iter().flatten().collect(),
+            complete: header["complete"] == true,
+        };
+        (Some(loaded), notes.into_iter().collect())
     }
 
     /// All files with their keys as JSON, sorted by name; files that are no records are left out.
@@ -321,7 +359,9 @@ pub fn read(path: &Path, key: &Key) -> Result<Loaded> {
             v.as_ref().and_then(Record::from_json).ok_or_else(|| broken(i))
         })
         .collect::<Result<_>>()?;
-    Ok(Loaded { driver: header["driver"].as_str().unwrap_or_default().into(), records })
+    // Files of before there was this field were only written by whole searches.
+    let complete = header["complete"] != false;
+    Ok(Loaded { driver: header["driver"].as_str().unwrap_or_default().into(), records, complete })
 }
 
 /// Chooses the fastest recorded config, and the default with a note where there is none.
@@ -440,6 +480,36 @@ mod tests {
         assert_eq!((loaded.driver.as_str(), &loaded.records), ("580.0", &records()));
         assert_eq!(loaded.best().map(|b| b.hash.as_str()), Some("h2"));
         assert_eq!(r.list().len(), 1);
+        assert!(loaded.complete);
+        r.store_unfinished(&key(), "580.0", &records()[..1]).expect("writable");
+        assert!(!r.load(&key()).expect("readable").expect("stored").complete);
+    }
+
+    #[test]
+    fn what_is_not_damaged_is_salvaged() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let r = Records::new(dir.path());
+        assert_eq!(r.salvage(&key()), (None, vec![]));
+        let path = r.store_unfinished(&key(), "580.0", &records()).expect("writable");
+        let (whole, notes) = r.salvage(&key());
+        assert_eq!((whole.map(|l| l.records), notes), (Some(records()), vec![]));
+
+        // A line cut short, as when a disk is full.
+        let text = fs::read_to_string(&path).expect("readable");
+        fs::write(&path, &text[..text.len() - 20]).expect("writable");
+        assert!(r.load(&key()).is_err(), "what is chosen from is whole");
+        let (rest, notes) = r.salvage(&key());
+        let rest = rest.expect("the other lines are fine");
+        assert_eq!((rest.records.as_slice(), rest.complete), (&records()[..3], false));
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].ends_with("1 damaged lines; their candidates are measured again"), "{notes:?}");
+
+        fs::write(&path, text.replacen("sm_90a", "sm_80", 1)).expect("writable");
+        let (none, notes) = r.salvage(&key());
+        assert_eq!(none, None);
+        assert!(notes[0].ends_with("its first line is damaged; the search starts anew"), "{notes:?}");
+        fs::write(&path, [0xff, 0xfe, 0]).expect("writable");
+        assert_eq!(r.salvage(&key()).0, None, "no text at all");
     }
 
     #[test]

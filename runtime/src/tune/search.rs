@@ -1,12 +1,15 @@
 //! The search: every configuration of a space is planned, checked, built, compared with the default's result and timed.
 //!
-//! Nothing is chosen by a model: only measured candidates can win, and all others are recorded with the reason.
+//! A model decides what cannot run, so that it is not compiled, and what is tried first, so that a budget is well spent. Only
+//! measured candidates can win, and all others are recorded with the reason. The record file is the search's journal: it is
+//! replaced after every candidate, so an interrupted search goes on where it was.
 
+use super::model::{Screened, screen};
 use super::records::{Key, Record, Records, Status, config_hash};
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
-use crate::measure::{self, MeasureOptions};
-use kiln_codegen::abi::{Launcher, Plan};
+use crate::measure::{MeasureOptions, Measurement};
+use kiln_codegen::abi::{Launch, Launcher, Plan};
 use kiln_codegen::bind;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Configs, KernelDef, OpSpec, Problem};
@@ -20,18 +23,24 @@ use std::time::{Duration, Instant};
 /// is wrong.
 pub type Compare<'a> = &'a (dyn Fn(&str, &HostTensor, &HostTensor) -> std::result::Result<(), String> + Sync);
 
+/// Times plans that do the same work on independent inputs; [`measure::time`](crate::measure::time) is the real one.
+pub type Timer<'a> = &'a (dyn Fn(&Device, &[Plan], &MeasureOptions) -> Result<Measurement> + Sync);
+
 /// What is tuned.
 pub struct Task<'a> {
     /// Operator whose plan is run.
     pub op: Arc<dyn OpSpec>,
     /// The kernel of that plan whose space is searched.
     pub kernel: Arc<dyn KernelDef>,
-    /// Independent problems of equal shapes on the device, inputs and outputs; see [`measure::sets_for`].
+    /// Independent problems of equal shapes on the device, inputs and outputs; see
+    /// [`measure::sets_for`](crate::measure::sets_for).
     pub problems: Vec<Problem>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
     /// Tolerance for configs that change rounding.
     pub compare: Compare<'a>,
+    /// What times candidates.
+    pub timer: Timer<'a>,
 }
 
 /// How to search.
@@ -60,6 +69,23 @@ pub struct Outcome {
     pub best_us: f64,
     /// Candidates not reached within the budget.
     pub skipped: usize,
+    /// What people should know about it.
+    pub notes: Vec<String>,
+}
+
+/// A search on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// The candidate that was finished.
+    pub record: &'a Record,
+    /// It was finished by an earlier search.
+    pub known: bool,
+    /// Candidates finished.
+    pub done: usize,
+    /// Candidates in all.
+    pub total: usize,
+    /// Time left, if those to come take as long as those so far; `None` before there is anything to go by.
+    pub remaining: Option<Duration>,
 }
 
 /// One config for the tuned kernel, the default for all others.
@@ -88,72 +114,80 @@ pub fn search(
     task: &Task,
     options: &SearchOptions,
     records: &Records,
-    progress: &mut dyn FnMut(&Record),
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Outcome> {
     let start = Instant::now();
     let space = task.kernel.space();
     let default = space.default_config();
     let stream = device.stream()?;
     let plans = plans(task, &default)?;
-    let dims = dims_of(task, &plans)?;
+    let step = step_of(task, &plans)?;
+    let dims = bind::bind(&*step.kernel, &step.config, &step.args)?.dims;
     let key = Key::new(&*task.kernel, &dims, &device.info(), &device.compiler()?);
     let driver = device.info().driver;
     let expected = outputs(device, &stream, task, &plans)?;
-    let earlier = if options.resume { records.load(&key)? } else { None };
-    let mut done: Vec<Record> = vec![];
-    let mut skipped = 0;
+    let (earlier, mut notes) = if options.resume { records.salvage(&key) } else { (None, vec![]) };
+    if let Some(e) = earlier.as_ref().filter(|e| e.driver != driver) {
+        notes.push(format!("what is taken over was measured with driver {}, this is {driver}", e.driver));
+    }
     let numerics: Vec<_> = space.axes.iter().filter(|a| a.numerics).map(|a| a.name.as_str()).collect();
     let same_bits = |c: &Config| numerics.iter().all(|n| c.0.get(*n) == default.0.get(*n));
     let all: Vec<_> = space.all().into_iter().filter(|c| !options.reproducible || same_bits(c)).collect();
-    for batch in all.chunks(BATCH) {
-        let late = |d: &Record| d.config != default && options.budget.is_some_and(|b| start.elapsed() > b);
-        if done.last().is_some_and(late) {
-            skipped += batch.len();
-            continue;
-        }
+    let mut candidates = candidates(device, task, &dims, all, earlier.map(|e| e.records).unwrap_or_default());
+    let total = candidates.len();
+    let mut journal = Journal { records, key: &key, driver: &driver, done: vec![], later: vec![] };
+    // What is known already is in the journal from the start, wherever the search gets this time.
+    journal.later = candidates.iter().filter_map(Candidate::known).collect();
+    let late = || options.budget.is_some_and(|b| start.elapsed() > b);
+    let (mut skipped, mut measured) = (0usize, 0u32);
+    let mut measuring = Duration::ZERO;
+    for batch in candidates.chunks_mut(BATCH) {
+        let began = Instant::now();
         // Compilation dominates and runs in parallel; the device is used by one candidate at a time.
-        let ready: Vec<_> = batch
-            .par_iter()
-            .map(|config| {
-                let hash = config_hash(&*task.kernel, &dims, config);
-                let known = earlier.iter().flat_map(|e| &e.records).find(|r| r.config == *config && r.hash == hash);
-                if let Some(known) = known {
-                    return (hash, Err(known.status.clone()));
+        batch.par_iter_mut().filter(|c| c.config == default || !late()).for_each(|c| c.prepare(&stream, task, &dims));
+        for candidate in batch {
+            let Candidate { config, hash, state } = candidate;
+            let known = matches!(state, State::Known(_));
+            let status = match std::mem::replace(state, State::Fresh) {
+                State::Known(status) | State::Settled(status) => status,
+                State::Fresh | State::Ready(_) if *config != default && late() => {
+                    skipped += 1;
+                    continue;
                 }
-                let prepared = prepare(&stream, task, config, &dims);
-                let failed = |e: Error| match e {
-                    Error::Operator { message, .. } => Status::Refused(message),
-                    e if e.is_refusal() => Status::Refused(e.to_string()),
-                    e => Status::Failed(e.to_string()),
-                };
-                (hash, prepared.map_err(failed))
-            })
-            .collect();
-        for (config, (hash, prepared)) in batch.iter().zip(ready) {
-            if *config != default && options.budget.is_some_and(|b| start.elapsed() > b) {
-                skipped += 1;
-                continue;
-            }
-            let status = match prepared {
-                Err(status) => status,
-                Ok(plans) => match judge(device, &stream, task, &plans, &expected, same_bits(config), options) {
-                    Ok(status) => status,
-                    Err(e @ Error::Fault { .. }) => {
-                        done.push(Record { config: config.clone(), hash, status: Status::Failed(e.to_string()) });
-                        records.store(&key, &driver, &done)?;
-                        return Err(e);
+                // The budget ended while this one was about to be built.
+                State::Fresh => {
+                    skipped += 1;
+                    continue;
+                }
+                State::Ready(plans) => {
+                    measured += 1;
+                    match judge(device, &stream, task, &plans, &expected, same_bits(config), options) {
+                        Ok(status) => status,
+                        Err(e @ Error::Fault { .. }) => {
+                            let status = Status::Failed(e.to_string());
+                            journal.add(Record { config: config.clone(), hash: hash.clone(), status })?;
+                            return Err(e);
+                        }
+                        Err(e) => Status::Failed(e.to_string()),
                     }
-                    Err(e) => Status::Failed(e.to_string()),
-                },
+                }
             };
-            let record = Record { config: config.clone(), hash, status };
-            progress(&record);
-            done.push(record);
+            let record = Record { config: config.clone(), hash: hash.clone(), status };
+            journal.add(record.clone())?;
+            let done = journal.done.len();
+            let spent = measuring + began.elapsed();
+            let remaining = (measured > 0).then(|| spent * (total - done - skipped) as u32 / measured);
+            progress(Progress { record: &record, known, done, total, remaining });
         }
-        records.store(&key, &driver, &done)?;
+        measuring += began.elapsed();
     }
+    let mut done = journal.done;
     finalists(device, task, options, &mut done)?;
-    records.store(&key, &driver, &done)?;
+    if skipped == 0 {
+        records.store(&key, &driver, &done)?;
+    } else {
+        records.store_unfinished(&key, &driver, &done)?;
+    }
     let best = done
         .iter()
         .filter_map(|r| Some((r.median_us()?, r)))
@@ -163,7 +197,109 @@ pub fn search(
         op: task.op.info().name.into(),
         message: "no configuration could be measured, not even the default".into(),
     })?;
-    Ok(Outcome { key, records: done, best, best_us, skipped })
+    Ok(Outcome { key, records: done, best, best_us, skipped, notes })
+}
+
+/// A configuration on its way through the search.
+struct Candidate {
+    config: Config,
+    hash: String,
+    state: State,
+}
+
+enum State {
+    /// Nothing is known.
+    Fresh,
+    /// Measured by an earlier search.
+    Known(Status),
+    /// Refused or failed before it ran.
+    Settled(Status),
+    /// Built.
+    Ready(Vec<Plan>),
+}
+
+impl Candidate {
+    fn known(&self) -> Option<Record> {
+        match &self.state {
+            State::Known(status) => {
+                Some(Record { config: self.config.clone(), hash: self.hash.clone(), status: status.clone() })
+            }
+            State::Fresh | State::Settled(_) | State::Ready(_) => None,
+        }
+    }
+
+    /// Plans and builds what nothing is known about.
+    fn prepare(&mut self, stream: &Stream, task: &Task, dims: &BTreeMap<String, usize>) {
+        if !matches!(self.state, State::Fresh) {
+            return;
+        }
+        self.state = match prepare(stream, task, &self.config, dims) {
+            Ok(plans) => State::Ready(plans),
+            Err(Error::Operator { message, .. }) => State::Settled(Status::Refused(message)),
+            Err(e) if e.is_refusal() => State::Settled(Status::Refused(e.to_string())),
+            Err(e) => State::Settled(Status::Failed(e.to_string())),
+        };
+    }
+}
+
+/// All candidates, the default first, then those the model thinks fastest. What it knows cannot run is settled.
+fn candidates(
+    device: &Device,
+    task: &Task,
+    dims: &BTreeMap<String, usize>,
+    all: Vec<Config>,
+    earlier: Vec<Record>,
+) -> Vec<Candidate> {
+    let target = device.target();
+    let mut out: Vec<(f64, Candidate)> = all
+        .into_par_iter()
+        .enumerate()
+        .map(|(i, config)| {
+            let hash = config_hash(&*task.kernel, dims, &config);
+            if let Some(r) = earlier.iter().find(|r| r.config == config && r.hash == hash) {
+                return (0.0, Candidate { config, hash, state: State::Known(r.status.clone()) });
+            }
+            let screened = (target.caps().is_some() && i > 0).then(|| screened(task, &config, dims, device)).flatten();
+            let (us, state) = match screened {
+                Some(Screened::Refused(why)) => (f64::INFINITY, State::Settled(Status::Refused(why))),
+                Some(fits @ Screened::Fits(_)) => (fits.us(), State::Fresh),
+                None => (f64::INFINITY, State::Fresh),
+            };
+            (us, Candidate { config, hash, state })
+        })
+        .collect();
+    // The sort is stable: without a model the order of the space stays.
+    if let Some((_, rest)) = out.split_first_mut() {
+        rest.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    out.into_iter().map(|(_, c)| c).collect()
+}
+
+/// What the model says; `None` if the launch cannot even be planned, which `prepare` will say better.
+fn screened(task: &Task, config: &Config, dims: &BTreeMap<String, usize>, device: &Device) -> Option<Screened> {
+    task.kernel.require(dims, config).ok()?;
+    let plans = plans(task, config).ok()?;
+    let step = step_of(task, &plans).ok()?;
+    Some(screen(&*step.kernel, &step.config, &step.args, device.target()))
+}
+
+/// The record file while the search runs.
+struct Journal<'a> {
+    records: &'a Records,
+    key: &'a Key,
+    driver: &'a str,
+    done: Vec<Record>,
+    /// Known from an earlier search and not reached yet by this one.
+    later: Vec<Record>,
+}
+
+impl Journal<'_> {
+    fn add(&mut self, record: Record) -> Result<()> {
+        self.later.retain(|r| r.config != record.config);
+        self.done.push(record);
+        let all: Vec<Record> = self.done.iter().chain(&self.later).cloned().collect();
+        self.records.store_unfinished(self.key, self.driver, &all).map(drop)
+    }
 }
 
 /// Candidates that are measured again, in turns: a lead won while the card was cooler does not survive that.
@@ -182,10 +318,10 @@ fn finalists(device: &Device, task: &Task, options: &SearchOptions, done: &mut [
         if order.len() < 2 || took_turns.contains(&order[0]) {
             return Ok(());
         }
-        let mut times: Vec<Vec<measure::Measurement>> = vec![vec![]; order.len()];
+        let mut times: Vec<Vec<Measurement>> = vec![vec![]; order.len()];
         for _ in 0..ROUNDS {
             for (times, &i) in times.iter_mut().zip(&order) {
-                times.push(measure::time(device, &plans(task, &done[i].config)?, &options.measure)?);
+                times.push((task.timer)(device, &plans(task, &done[i].config)?, &options.measure)?);
             }
         }
         for (mut times, &i) in times.into_iter().zip(&order) {
@@ -206,15 +342,14 @@ fn plans(task: &Task, config: &Config) -> Result<Vec<Plan>> {
     all.map_err(|e| Error::Operator { op: e.op, message: e.message })
 }
 
-/// Dimensions of the tuned kernel, from the step of the default plan that launches it.
-fn dims_of(task: &Task, plans: &[Plan]) -> Result<BTreeMap<String, usize>> {
+/// The step of a plan that launches the tuned kernel.
+fn step_of<'a>(task: &Task, plans: &'a [Plan]) -> Result<&'a Launch> {
     let name = &task.kernel.info().name;
     let step = plans.iter().flat_map(|p| &p.steps).find(|s| s.kernel.info().name == *name);
-    let step = step.ok_or_else(|| Error::Operator {
+    step.ok_or_else(|| Error::Operator {
         op: task.op.info().name.into(),
         message: format!("its plan does not launch `{name}`, or there is no problem to tune on"),
-    })?;
-    Ok(bind::bind(&*step.kernel, &step.config, &step.args)?.dims)
+    })
 }
 
 /// Plans and builds a candidate.
@@ -267,5 +402,5 @@ fn judge(
             return Ok(Status::Failed(format!("`{name}`: {why}")));
         }
     }
-    measure::time(device, plans, &options.measure).map(Status::Ok)
+    (task.timer)(device, plans, &options.measure).map(Status::Ok)
 }

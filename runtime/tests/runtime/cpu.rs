@@ -79,11 +79,13 @@ fn tunes_records_and_chooses() {
         problems: vec![problem(&cpu), problem(&cpu)],
         outputs: vec!["y".into()],
         compare: &|_, _, _| Err("no field changes rounding".into()),
+        timer: &time,
     };
     let quick = MeasureOptions { replays: 1, calls_max: 2, ..MeasureOptions::default() };
     let mut options = SearchOptions { measure: quick, ..SearchOptions::default() };
     let mut seen = vec![];
-    let outcome = search(&cpu, &task, &options, &records, &mut |r| seen.push(r.config.to_string())).expect("searches");
+    let outcome =
+        search(&cpu, &task, &options, &records, &mut |p| seen.push(p.record.config.to_string())).expect("searches");
     assert_eq!(seen, ["block=256", "block=128", "block=512"], "the default first");
     assert!(matches!(outcome.records[0].status, Status::Ok(_)) && matches!(outcome.records[1].status, Status::Ok(_)));
     let Status::Refused(why) = &outcome.records[2].status else { panic!("{:?}", outcome.records[2]) };

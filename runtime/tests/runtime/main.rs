@@ -10,3 +10,4 @@ mod null;
 mod nvrtc;
 mod scale;
 mod sim;
+mod tune;

@@ -27,7 +27,7 @@ impl Scale {
         Self::with_step(1)
     }
 
-    fn with_step(step: i64) -> Arc<dyn KernelDef> {
+    pub fn with_step(step: i64) -> Arc<dyn KernelDef> {
         let tensor = |name: &str, access| ParamInfo {
             name: name.into(),
             kind: ParamInfoKind::Tensor {

@@ -6,6 +6,8 @@
 
 mod maps;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use queue::{CapturedGraph, Timestamp};
 
@@ -138,6 +140,10 @@ fn describe(ordinal: usize, context: &CudaContext) -> std::result::Result<Device
 
 /// Opens a GPU.
 pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Shared(open_gpu(ordinal, settings)?)))
+}
+
+fn open_gpu(ordinal: usize, settings: &Settings) -> Result<Arc<Gpu>> {
     let name = format!("cuda:{ordinal}");
     let n = count_for(&name)?;
     if ordinal >= n {
@@ -155,7 +161,7 @@ pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backen
             cause: format!("{} is older than compute capability 8.0", info.model),
         });
     }
-    Ok(Arc::new(Shared(Arc::new(Gpu {
+    Ok(Arc::new(Gpu {
         info,
         context,
         settings: settings.clone(),
@@ -167,7 +173,7 @@ pub(super) fn open(ordinal: usize, settings: &Settings) -> Result<Arc<dyn Backen
         fault: Mutex::default(),
         capturing: AtomicUsize::new(0),
         unfreed: Mutex::default(),
-    }))))
+    }))
 }
 
 /// Errors after which the context accepts no more work.
@@ -249,6 +255,12 @@ impl Gpu {
         let request = &ready.bound.request;
         let compiled =
             compile::compile_for(&*ready.launch.kernel, request, self.info.target, &self.info.arch, &toolchain)?;
+        let loaded = Arc::new(self.place(ready.name(), compiled)?);
+        Ok(Arc::clone(lock(&self.loaded).entry(key).or_insert(loaded)))
+    }
+
+    /// Loads compiled code and asks for what its launches need.
+    fn place(&self, kernel: &str, compiled: Arc<Compiled>) -> Result<Loaded> {
         let image = cudarc::nvrtc::Ptx::from_binary(compiled.image.clone());
         let module = self.context.load_module(image).map_err(|e| self.error("loading a compiled kernel", e))?;
         let entry = &compiled.source.signature.entry;
@@ -263,11 +275,10 @@ impl Gpu {
         }
         let source = &compiled.source;
         let resident = match source.is_persistent() || source.cluster_blocks() > 1 {
-            true => self.resident(ready.name(), &function, source)?,
+            true => self.resident(kernel, &function, source)?,
             false => 0,
         };
-        let loaded = Arc::new(Loaded { compiled, function, resident });
-        Ok(Arc::clone(lock(&self.loaded).entry(key).or_insert(loaded)))
+        Ok(Loaded { compiled, function, resident })
     }
 
     fn free(&self, address: sys::CUdeviceptr) {
