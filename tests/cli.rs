@@ -236,6 +236,20 @@ fn tune_searches_and_keeps_records() {
     assert_eq!(rows.last().unwrap()["status"], "best");
     assert_eq!(run(&["tune", "list", "--json"], &here).len(), 1);
     assert_eq!(run(&["tune", "verify", "--json"], &here)[0]["status"], "ok");
+    let again = run(&["tune", "vector_add", "--json", "--resume"], &here);
+    assert_eq!(again.len(), rows.len(), "the same candidates, taken over");
+}
+
+#[test]
+fn tune_estimates_for_targets_without_a_device() {
+    let estimated = rows(&["tune", "gemm_bf16", "--estimate", "sm_90a", "--shape", "m=4096,n=4096,k=4096"], 0);
+    fields(&estimated, "tune", &["kernel", "shape", "config", "median_us", "status", "bound", "reason"]);
+    let times: Vec<f64> = estimated.iter().filter_map(|r| r["median_us"].as_f64()).collect();
+    assert!(times.len() > 1 && times.is_sorted(), "{times:?}");
+    // 137 GFLOP at 989 TFLOP/s.
+    assert!(times[0] > 139.0, "{times:?}");
+    refused(&["tune", "gemm_bf16", "--estimate", "vm"], 2, &["sm_80, sm_90a or sm_100a"]);
+    refused(&["tune", "gemm_bf16", "--estimate", "sm_70"], 2, &["sm_70", "--estimate sm_90a"]);
 }
 
 #[test]

@@ -379,6 +379,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn progress_has_a_bar_and_the_time_left() {
+        let record = Record { config: Config::default(), hash: String::new(), status: Status::Refused(String::new()) };
+        let line = |done, seconds: Option<u64>| {
+            let remaining = seconds.map(Duration::from_secs);
+            progress_line("k", &Progress { record: &record, known: false, done, total: 4, remaining })
+        };
+        assert_eq!(line(0, None), "k [--------------------] 0/4, ");
+        assert_eq!(line(1, Some(9)), "k [#####---------------] 1/4, 9 s left, ");
+        assert_eq!(line(4, Some(130)), "k [####################] 4/4, 3 min left, ");
+        assert!(line(2, Some(9000)).contains("2.5 h left"));
+    }
+
+    #[test]
     fn budgets() {
         assert_eq!(budget("30s").ok(), Some(Duration::from_secs(30)));
         assert_eq!(budget("1.5m").ok(), Some(Duration::from_secs(90)));
