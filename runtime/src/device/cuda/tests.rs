@@ -50,6 +50,7 @@ fn definition() -> Arc<dyn KernelDef> {
         dims: ["m", "k"].map(|n| DimInfo { name: n.into(), fixed: false }).to_vec(),
         deterministic: true,
         batch_invariant: vec![],
+        launch: kiln_codegen::ir::LaunchMode::default(),
     }))
 }
 
@@ -84,6 +85,7 @@ fn compiled(change: impl FnOnce(&mut Source)) -> Arc<Compiled> {
         threads: 384,
         shared_bytes: 100_000,
         cluster: [1; 3],
+        cooperative: false,
         dependent_launch: false,
         grid: GridPlan::Blocks,
     };
