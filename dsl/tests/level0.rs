@@ -176,6 +176,7 @@ fn a_quotient_and_a_remainder_name_different_elements() {
         present,
         align_bytes: 16,
         contiguous: true,
+        tma: false,
         stride_multiples: vec![],
     };
     let request = kiln_codegen::spec::BuildRequest {

@@ -27,7 +27,8 @@ fn all() -> Vec<(Arc<dyn KernelDef>, Vec<(&'static str, usize)>)> {
 
 /// A build for 16-byte aligned, contiguous tensors with the default config.
 fn request(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> BuildRequest {
-    let facts = |_| ParamFacts { present: true, align_bytes: 16, contiguous: true, stride_multiples: vec![] };
+    let facts =
+        |_| ParamFacts { present: true, align_bytes: 16, contiguous: true, tma: false, stride_multiples: vec![] };
     BuildRequest {
         config: def.space().default_config(),
         fixed: fixed.iter().map(|(n, v)| (n.to_string(), *v)).collect(),

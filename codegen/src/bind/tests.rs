@@ -415,8 +415,8 @@ fn limits_name_the_axis() {
         threads,
         shared_bytes,
         cluster,
-        dependent_launch: false,
         cooperative: false,
+        dependent_launch: false,
         grid: GridPlan::Blocks,
     };
     assert!(check_limits("k", &[1 << 30, 65535], &source(1024, caps.shared_bytes, [4, 2, 2]), &caps).is_ok());

@@ -17,10 +17,10 @@ pub struct Source {
     pub shared_bytes: usize,
     /// Blocks of a cluster along each axis; all 1 means no clusters.
     pub cluster: [u32; 3],
+    /// All its blocks run at the same time, since they wait for each other.
+    pub cooperative: bool,
     /// It may start before the launch ahead of it has ended: the text itself waits where it needs that one's results.
     pub dependent_launch: bool,
-    /// All blocks run at the same time, and wait for each other.
-    pub cooperative: bool,
     /// How many blocks are launched.
     pub grid: GridPlan,
 }
@@ -79,8 +79,8 @@ mod tests {
             threads: 128,
             shared_bytes: 0,
             cluster,
-            dependent_launch: false,
             cooperative: false,
+            dependent_launch: false,
             grid,
         }
     }

@@ -38,8 +38,9 @@ impl TensorMap {
         if !self.address.is_multiple_of(16) || self.strides.iter().any(|s| !s.is_multiple_of(16)) {
             return Some("the address and the strides must be multiples of 16 bytes".into());
         }
-        if self.box_extents.iter().any(|e| !(1..=256).contains(e)) || self.extents.contains(&0) {
-            return Some("box extents are 1 to 256, extents at least 1".into());
+        // A tensor without elements is allowed: everything lies outside of it, and launches describe it by a stand-in.
+        if self.box_extents.iter().any(|e| !(1..=256).contains(e)) {
+            return Some("box extents are 1 to 256".into());
         }
         if !row.is_multiple_of(16) {
             return Some(format!("rows of the box have {row} bytes, which must be a multiple of 16"));

@@ -29,8 +29,8 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Values of the entry's arguments; `arrivals` is the address of the stream's word for cooperative grids, `encode`
-    /// makes tensor maps of checked ones.
+    /// Values of the entry's arguments; `arrivals` is the address of the stream's word for cooperative grids, `encode` makes
+    /// tensor maps of checked ones.
     pub fn new(
         signature: &Signature,
         kernel: &Kernel,

@@ -21,6 +21,7 @@ fn source(text: &str, entry: &str) -> Source {
         threads: 128,
         shared_bytes: 512,
         cluster: [1; 3],
+        cooperative: false,
         dependent_launch: false,
         grid: GridPlan::Blocks,
     }

@@ -149,16 +149,16 @@ pub(super) fn attributes(source: &Source) -> Vec<sys::CUlaunchAttribute> {
         value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
         all.push(attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value));
     }
+    if source.cooperative {
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.cooperative = 1;
+        all.push(attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value));
+    }
     if source.dependent_launch {
         let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
         value.programmaticStreamSerializationAllowed = 1;
         let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         all.push(attribute(id, value));
-    }
-    if source.cooperative {
-        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
-        value.cooperative = 1;
-        all.push(attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value));
     }
     all
 }

@@ -80,8 +80,8 @@ impl Queue for CudaQueue {
         if grid.contains(&0) {
             return Ok(());
         }
-        let arrivals = if source.signature.args.contains(&SigArg::GridArrivals) { self.arrivals()? } else { 0 };
         gpu.context.bind_to_thread().map_err(|e| gpu.error("selecting the device", e))?;
+        let arrivals = if source.signature.args.contains(&SigArg::GridArrivals) { self.arrivals()? } else { 0 };
         let encode = |map: &TensorMap, access| gpu.tensor_map(ready.name(), map, access);
         let mut packed = Packed::new(&source.signature, kernel, &syms, ready, arrivals, encode)?;
         let mut pointers = packed.pointers();

@@ -50,7 +50,7 @@ fn definition() -> Arc<dyn KernelDef> {
         dims: ["m", "k"].map(|n| DimInfo { name: n.into(), fixed: false }).to_vec(),
         deterministic: true,
         batch_invariant: vec![],
-        launch: Default::default(),
+        launch: kiln_codegen::ir::LaunchMode::default(),
     }))
 }
 
@@ -85,8 +85,8 @@ fn compiled(change: impl FnOnce(&mut Source)) -> Arc<Compiled> {
         threads: 384,
         shared_bytes: 100_000,
         cluster: [1; 3],
-        dependent_launch: false,
         cooperative: false,
+        dependent_launch: false,
         grid: GridPlan::Blocks,
     };
     change(&mut source);
