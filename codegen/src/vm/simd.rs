@@ -7,6 +7,7 @@
 use super::lanes::{self, fma_exact};
 use super::memory::{self, Global, Lane, Regs, Side, Tile};
 use super::program::Reg;
+use crate::host_memory::HostMemory;
 use crate::ir::{BinaryOp, CmpOp, DType, UnaryOp};
 use std::sync::OnceLock;
 
@@ -98,6 +99,32 @@ for_each_level! {
     write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: &[T], bytes: &mut Vec<u8>) = memory::write_global;
     /// Writes elements to a tile. The range has been checked.
     write_tile<T: Lane>(t: &mut Tile, dtype: DType, at: i64, stride: i64, x: &[T]) = memory::write_tile;
+}
+
+/// Decodes bf16 numbers that fill whole 64-bit words from word `first` on; false if this host has no fast way.
+pub fn bf16_from_words(memory: &HostMemory, first: usize, out: &mut [f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level() >= Level::Avx2 {
+        let words = memory.words(first, out.len() / 4);
+        // SAFETY: the host has AVX2.
+        unsafe { x86::bf16_from_words(words, out) };
+        return true;
+    }
+    let _ = (memory, first, out);
+    false
+}
+
+/// Encodes bf16 numbers into whole 64-bit words from word `first` on; false if this host has no fast way.
+pub fn bf16_to_words(memory: &HostMemory, first: usize, x: &[f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level() >= Level::Avx2 {
+        let words = memory.words(first, x.len() / 4);
+        // SAFETY: the host has AVX2.
+        unsafe { x86::bf16_to_words(words, x) };
+        return true;
+    }
+    let _ = (memory, first, x);
+    false
 }
 
 /// A strided matrix: element `(i, j)` is `data[i * row + j * col]`.
@@ -290,6 +317,42 @@ fn pack(level: Level, b: &Matrix, k0: usize, depth: usize, j0: usize, width: usi
 mod x86 {
     use super::{NAN, Step};
     use std::arch::x86_64::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[target_feature(enable = "avx2")]
+    pub fn bf16_from_words(words: &[AtomicU64], out: &mut [f32]) {
+        let load = |w: &AtomicU64| w.load(Relaxed) as i64;
+        let (pairs, last) = words.as_chunks::<2>();
+        let (eights, rest) = out.as_chunks_mut::<8>();
+        for ([a, b], to) in pairs.iter().zip(eights) {
+            let v = _mm256_cvtepu16_epi32(_mm_set_epi64x(load(b), load(a)));
+            let v = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v));
+            // SAFETY: eight numbers.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) };
+        }
+        if let ([w], [a, b, c, d, ..]) = (last, rest) {
+            let w = w.load(Relaxed);
+            [*a, *b, *c, *d] = std::array::from_fn(|k| f32::from_bits(((w >> (16 * k)) as u32) << 16));
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn bf16_to_words(words: &[AtomicU64], x: &[f32]) {
+        let (pairs, last) = words.as_chunks::<2>();
+        let (eights, rest) = x.as_chunks::<8>();
+        for ([a, b], from) in pairs.iter().zip(eights) {
+            // SAFETY: eight numbers.
+            let v = _mm256_castps_si256(unsafe { _mm256_loadu_ps(from.as_ptr()) });
+            let high = _mm256_srli_epi32::<16>(v);
+            let packed = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));
+            a.store(_mm_cvtsi128_si64(packed) as u64, Relaxed);
+            b.store(_mm_extract_epi64::<1>(packed) as u64, Relaxed);
+        }
+        if let ([w], [a, b, c, d, ..]) = (last, rest) {
+            let [a, b, c, d] = [a, b, c, d].map(|v| (v.to_bits() >> 16) as u64);
+            w.store(a | b << 16 | c << 32 | d << 48, Relaxed);
+        }
+    }
 
     /// # Safety
     /// The host has AVX2; blocks of eight rows, `from_row` and `to_row` apart, of eight elements exist at both pointers.
@@ -406,12 +469,15 @@ mod x86 {
             _mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes)
         };
         let masks = [mask(0), mask(8)];
+        // Masked stores take tens of cycles on some processors, and most panels are full.
+        let full = step.width == 16;
         let out = c[i * step.n + step.j0..].as_mut_ptr();
         let mut acc = [[_mm256_setzero_ps(); 2]; R];
         for (r, row) in acc.iter_mut().enumerate() {
             for (h, v) in row.iter_mut().enumerate() {
-                // SAFETY: masked lanes are columns of the row.
-                *v = unsafe { _mm256_maskload_ps(out.wrapping_add(r * step.n + 8 * h), masks[h]) };
+                let from = out.wrapping_add(r * step.n + 8 * h);
+                // SAFETY: all lanes of a full panel, and masked lanes of another, are columns of the row.
+                *v = unsafe { if full { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, masks[h]) } };
             }
         }
         let mut a = step.a.data[i * step.a.row + step.k0 * step.a.col..].as_ptr();
@@ -433,8 +499,9 @@ mod x86 {
         for (r, row) in acc.iter().enumerate() {
             for (h, v) in row.iter().enumerate() {
                 let v = _mm256_blendv_ps(*v, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(*v, *v));
-                // SAFETY: masked lanes are columns of the row.
-                unsafe { _mm256_maskstore_ps(out.wrapping_add(r * step.n + 8 * h), masks[h], v) };
+                let to = out.wrapping_add(r * step.n + 8 * h);
+                // SAFETY: all lanes of a full panel, and masked lanes of another, are columns of the row.
+                unsafe { if full { _mm256_storeu_ps(to, v) } else { _mm256_maskstore_ps(to, masks[h], v) } };
             }
         }
         R
