@@ -83,11 +83,17 @@ pub fn tuned(device: &Device, untuned: bool) -> Option<Tuned> {
     if untuned { None } else { Tuned::new(Records::new(Settings::from_env().tune_dir), device).ok() }
 }
 
-/// Why kernels run their defaults and which records are of another driver, in one line for people.
+/// Why kernels run their defaults and which records are of another driver, for people: one line a kernel.
 pub fn tuning_notes(tuned: Option<&Tuned>) -> Option<String> {
-    let notes = tuned?.take_notes();
-    let never = notes.iter().filter(|n| n.ends_with("it was never tuned here")).count();
-    let mut lines: Vec<String> = notes.into_iter().filter(|n| !n.ends_with("it was never tuned here")).collect();
+    let (mut lines, mut never): (Vec<String>, usize) = (vec![], 0);
+    for note in tuned?.take_notes() {
+        let about = note.split(':').next().unwrap_or_default().to_string();
+        if note.ends_with("it was never tuned here") {
+            never += 1;
+        } else if !lines.iter().any(|l| l.starts_with(&about)) {
+            lines.push(note);
+        }
+    }
     if never > 0 {
         lines.push(format!("{never} kernels run their default config: they were never tuned here"));
     }

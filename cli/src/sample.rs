@@ -216,6 +216,37 @@ mod tests {
         }
     }
 
+    /// The first sample of every bench shape is small, whatever the shape: it is what a slow machine has to bear.
+    #[test]
+    fn first_samples_are_affordable() {
+        let large = |op: &str| match op {
+            "gemm_fp8_block" => Some([("m", 8192), ("n", 7168), ("k", 4096)].map(|(k, v)| (k.to_string(), v)).to_vec()),
+            "topk" => Some(
+                [("rows", 64), ("n", 1 << 20), ("k", 2048), ("dtype", 32)].map(|(k, v)| (k.to_string(), v)).to_vec(),
+            ),
+            _ => None,
+        };
+        for op in kiln_kernels::registry() {
+            let Some(name) = op.info().bench_name else { continue };
+            for shape in op.bench_shapes().into_iter().chain(large(name)) {
+                let case = op.bench_case(&shape).unwrap();
+                let mut specs = crate::instance::input_specs(&case);
+                let splits = op.splits(&specs, &case.params);
+                let picks = choose(&splits, FIRST / work(&op.cost(&specs, &case.params)).max(1.0));
+                for (split, pieces) in splits.iter().zip(&picks) {
+                    for (tensor, axis, span) in &split.tensors {
+                        if let Some(extent) = specs.get_mut(*tensor).map(|s| &mut s.shape[*axis]) {
+                            *extent = pieces.iter().map(|p| (*extent - p * span).min(*span)).sum();
+                        }
+                    }
+                }
+                let left = work(&op.cost(&specs, &case.params));
+                // One query of an indexer over 65536 keys is the largest piece: seconds, not minutes.
+                assert!(left <= 10.0 * FIRST, "{name} {shape:?}: {left:e} operations for {picks:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_wrong_piece_is_found_and_named() {
         let ops = kiln_kernels::registry();

@@ -27,7 +27,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
     let mut table =
         out.table("tour", &["op", "cases", "status", "value", "limit", "ms", "sources", "formula", "reason"]);
     let mut failed = 0;
-    let (mut unwritten, mut unlaunched) = (None, vec![]);
+    let (mut unwritten, mut unlaunched, mut launched) = (None, vec![], vec![]);
     for (i, op) in ops.iter().enumerate() {
         out.progress(&format!("{}/{} {}", i + 1, ops.len(), op.info().name));
         let mut row = row(&device, op);
@@ -35,6 +35,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
         match sources(op, &folder) {
             Ok(written) => {
                 row["sources"] = written.files.into();
+                launched.extend(written.launched);
                 unlaunched.extend(written.unlaunched);
             }
             Err(e) => unwritten = e.message().map(String::from),
@@ -48,6 +49,8 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
         None => out.note(&format!("sources: {}", folder.display()))?,
         Some(why) => out.note(&format!("sources: not all written: {why}"))?,
     }
+    // Another operator may launch the same kernel.
+    unlaunched.retain(|kernel| !launched.contains(kernel));
     if !unlaunched.is_empty() {
         out.note(&format!("no source, since no declared case or bench shape launches it: {}", unlaunched.join(", ")))?;
     }
@@ -98,6 +101,8 @@ fn row(device: &Device, op: &Arc<dyn OpSpec>) -> Value {
 #[derive(Default)]
 struct Written {
     files: usize,
+    /// Kernels with a source.
+    launched: Vec<String>,
     /// Kernels that neither a declared case nor a bench shape launches: there is no instance to emit.
     unlaunched: Vec<String>,
 }
@@ -121,6 +126,7 @@ fn sources(op: &Arc<dyn OpSpec>, folder: &Path) -> Result<Written, Failure> {
             files::write_atomic(&place.join(format!("{kernel}.cu")), lowered.source.text.as_bytes())?;
             written.files += 1;
         }
+        written.launched.push(kernel);
     }
     Ok(written)
 }
