@@ -150,7 +150,6 @@ impl Worker<'_> {
                 to -= c.to.address.coef(axis) * outer[axis] as i64;
             }
         }
-        drop(side);
         if let Place::Tile(t) = c.to.place {
             self.tiles[t] = tile;
         }
