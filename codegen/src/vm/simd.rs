@@ -358,26 +358,27 @@ mod x86 {
     /// The host has AVX2; blocks of eight rows, `from_row` and `to_row` apart, of eight elements exist at both pointers.
     #[target_feature(enable = "avx2")]
     pub unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        // SAFETY: the caller's blocks.
-        let r: [__m256; 8] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(from.add(i * from_row)) });
-        let pairs: [__m256; 8] = std::array::from_fn(|i| {
-            let (x, y) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
-            if i % 2 == 0 { _mm256_unpacklo_ps(x, y) } else { _mm256_unpackhi_ps(x, y) }
-        });
-        // Each four rows: columns 0|4, 1|5, 2|6, 3|7 of the two halves.
-        let quads: [__m256; 8] = std::array::from_fn(|i| {
-            let base = i / 4 * 4;
-            let half = i % 4 / 2;
-            let (x, y) = (pairs[base + half], pairs[base + 2 + half]);
-            if i % 2 == 0 { _mm256_shuffle_ps::<0x44>(x, y) } else { _mm256_shuffle_ps::<0xee>(x, y) }
-        });
-        for i in 0..4 {
-            let low = _mm256_permute2f128_ps::<0x20>(quads[i], quads[4 + i]);
-            let high = _mm256_permute2f128_ps::<0x31>(quads[i], quads[4 + i]);
-            // SAFETY: the caller's blocks.
-            unsafe {
-                _mm256_storeu_ps(to.add(i * to_row), low);
-                _mm256_storeu_ps(to.add((4 + i) * to_row), high);
+        for half in 0..2 {
+            // Row i in the low and row i + 4 in the high lanes, so that no shuffle has to cross them.
+            let r: [__m256; 4] = std::array::from_fn(|i| {
+                let at = from.wrapping_add(i * from_row + 4 * half);
+                // SAFETY: four elements of two rows of the caller's block.
+                unsafe {
+                    let low = _mm256_castps128_ps256(_mm_loadu_ps(at));
+                    _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(at.wrapping_add(4 * from_row)))
+                }
+            });
+            let (a, b) = (_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpackhi_ps(r[0], r[1]));
+            let (c, d) = (_mm256_unpacklo_ps(r[2], r[3]), _mm256_unpackhi_ps(r[2], r[3]));
+            let columns = [
+                _mm256_shuffle_ps::<0x44>(a, c),
+                _mm256_shuffle_ps::<0xee>(a, c),
+                _mm256_shuffle_ps::<0x44>(b, d),
+                _mm256_shuffle_ps::<0xee>(b, d),
+            ];
+            for (k, column) in columns.into_iter().enumerate() {
+                // SAFETY: eight elements of a row of the caller's block.
+                unsafe { _mm256_storeu_ps(to.wrapping_add((4 * half + k) * to_row), column) };
             }
         }
     }
