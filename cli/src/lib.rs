@@ -18,7 +18,10 @@ mod instance;
 mod judge;
 mod machine_code;
 mod output;
+mod peers;
+mod roofline;
 mod runner;
+mod sample;
 mod shapes;
 mod suggest;
 
@@ -69,17 +72,26 @@ enum Command {
 
 /// Runs the command line of this process over these operators.
 pub fn main(ops: Vec<Arc<dyn OpSpec>>) -> ExitCode {
+    // Asked before the options are read, since reading them may be what fails. What follows `--` is no option.
+    let json = std::env::args_os().skip(1).take_while(|a| a != "--").any(|a| a == "--json");
     let code = match run_with(&ops, std::env::args_os()) {
         Ok(()) => 0,
         Err(failure) => {
             if let Some(message) = failure.message() {
+                let text = if json { error_row(message, failure.code()) } else { format!("error: {message}") };
                 // Nothing is left to do if stderr is closed too.
-                let _ = writeln!(std::io::stderr().lock(), "error: {message}");
+                let _ = writeln!(std::io::stderr().lock(), "{text}");
             }
             failure.code()
         }
     };
     ExitCode::from(code)
+}
+
+/// A failure as a row, for scripts that read JSON: `{"v":1,"cmd":"error","code":2,"message":".."}`.
+fn error_row(message: &str, code: u8) -> String {
+    let fields = [("code", code.into()), ("message", message.into())];
+    output::json_line("error", &fields.map(|(k, v): (_, serde_json::Value)| (k.to_string(), v)).into_iter().collect())
 }
 
 fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {

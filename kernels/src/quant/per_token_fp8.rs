@@ -18,7 +18,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -221,6 +221,11 @@ impl OpSpec for PerTokenFp8 {
         outputs.insert("q".into(), e4m3_tensor(&[c.m, c.n], codes));
         outputs.insert("sf".into(), f32_tensor(&[c.m, c.blocks()], &scales));
         Ok(outputs)
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        // Packed scales are padded to four rows.
+        let Ok(c) = cast_of(specs, params) else { return vec![] };
+        vec![p::split("tokens", c.m, 4, &[("x", 0, 4), ("q", 0, 4), ("sf", 0, 4), ("sf_packed", 1, 4)])]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::BitExact
