@@ -52,16 +52,16 @@ fn order_shows(k: &Kernel, p: &OrderPath) -> Diagnostic {
             .help("read it in a kernel that runs after this one, or drop `deterministic`");
     }
     let (ends, last) = match p.ends {
-        End::Data => ("stored", p.through.last()),
-        End::Address => ("part of an address", p.through.last()),
-        End::Choice | End::Read => ("what decides what is done", p.through.last()),
+        End::Data => ("it is stored by", p.through.last()),
+        End::Address => ("it becomes an address in", p.through.last()),
+        End::Choice | End::Read => ("it decides what is done in", p.through.last()),
     };
     let d = Diagnostic::error(k, span, "V0601", "a deterministic kernel uses the result of an atomic")
         .label("the old value depends on the order of threads");
     let way_there = &p.through[..p.through.len().saturating_sub(1)];
     let d = way(k, d, way_there);
     let d = match last {
-        Some(&o) => d.note(format!("it is {ends} by `{}`", k.op(o).op.name()), Some(k.span_of(k.op(o).span).clone())),
+        Some(&o) => d.note(format!("{ends} `{}`", k.op(o).op.name()), Some(k.span_of(k.op(o).span).clone())),
         None => d,
     };
     d.help("derive positions from a scan, or drop `deterministic`")
@@ -85,7 +85,8 @@ fn varies(k: &Kernel, dim: &str, p: &Path) -> Diagnostic {
             let m = format!("the number of steps that add to `{carried}` depends on {from}");
             let d = Diagnostic::error(k, span, "V0611", m)
                 .note(format!("`{carried}` is carried from step to step"), Some(k.span_of(k.op(*write).span).clone()));
-            way(k, d, &p.through).help("derive the loop's bounds from the row's own data or from the config")
+            let before: Vec<OpId> = p.through.iter().copied().filter(|&o| o != p.at).collect();
+            way(k, d, &before).help("derive the loop's bounds from the row's own data or from the config")
         }
         Sink::Output(name) => {
             let m = format!("a row of `{name}` depends on {from}");
