@@ -472,9 +472,11 @@ impl Flow<'_> {
     }
 
     fn coordinates(&mut self, op: OpId, extents: &[Option<usize>]) -> Vec<Poly> {
-        let atoms: Vec<Atom> =
-            extents.iter().enumerate().map(|(k, e)| self.rows.coordinate(op.0, k as u8, *e)).collect();
-        atoms.into_iter().map(Poly::atom).collect()
+        let coordinate = |(k, e): (usize, &Option<usize>)| match e {
+            Some(1) => Poly::default(),
+            _ => Poly::atom(self.rows.coordinate(op.0, k as u8, *e)),
+        };
+        extents.iter().enumerate().map(coordinate).collect()
     }
 
     fn view_extents(&self, v: ViewId) -> Vec<Option<usize>> {

@@ -63,8 +63,18 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// An index as a polynomial; what has one value only (the index of an axis of extent 1) is that number, so that
+    /// equal rows look equal.
     pub fn poly(&self, i: IxId) -> Option<Poly> {
-        self.ranges.poly(i).cloned()
+        let mut p = self.ranges.poly(i)?.clone();
+        for a in p.atoms() {
+            if let (Some(lo), Some(hi)) = self.ranges.bounds_of(a).0
+                && lo == hi
+            {
+                p = p.replace(a, &Poly::constant(lo))?;
+            }
+        }
+        Some(p)
     }
 
     pub fn is_extent(&self, i: IxId) -> bool {
