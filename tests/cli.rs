@@ -148,8 +148,22 @@ fn emit_prints_every_stage_and_writes_files_whole() {
 }
 
 #[test]
+fn invariance_rows_name_kernel_target_dimension_and_status() {
+    let audit = rows(&["invariance", "audit", "rmsnorm", "vector_add"], 0);
+    fields(&audit, "invariance", &["kernel", "target", "dim", "status", "where"]);
+    let status =
+        |kernel: &str| audit.iter().filter(|r| r["kernel"] == kernel).map(|r| &r["status"]).collect::<Vec<_>>();
+    assert_eq!(status("rmsnorm"), ["proven"; 4]);
+    assert_eq!(status("vector_add"), ["none"; 4]);
+    let check = rows(&["invariance", "check", "rmsnorm", "--device", "cpu"], 0);
+    assert!(check.len() == 1 && check[0]["status"] == "tested" && check[0]["dim"] == "t", "{check:?}");
+    refused(&["invariance", "audit", "rmsnrom"], 2, &["rmsnorm"]);
+}
+
+#[test]
 fn explain_names_tiles_barriers_guards_and_work() {
     let text = stdout(&kiln(&["explain", "rmsnorm", "--target", "sm_90a", "--case", "t3_h513_odd"]));
+    assert!(text.contains("numerics   "), "{text}");
     for part in [
         "tiles",
         "shared memory map",

@@ -1,0 +1,211 @@
+//! The dynamic check of batch invariance: launches of a plan again with some of their rows, compared to the bit.
+//!
+//! Works on launches, not on problems: a kernel names the axes of its dimension, so rows can be taken out of any argument
+//! without knowing the operator. What a row is run with: alone, in another place, among more rows, and a second time.
+
+use kiln_codegen::abi::{Arg, Launch, Launcher, Plan, TensorView};
+use kiln_codegen::formats;
+use kiln_codegen::host_tensor::HostTensor;
+use kiln_codegen::ir::Access;
+use kiln_codegen::spec::{DimExpr, KernelInfo, ParamInfoKind};
+use kiln_runtime::Device;
+
+/// What a launch showed along one dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// This many comparisons of rows, all equal.
+    Equal(usize),
+    /// The first difference, in words.
+    Differs(String),
+    /// Nothing to compare, and why.
+    Nothing(String),
+}
+
+/// The axis of each parameter that is the dimension; `None` for parameters without one.
+///
+/// # Errors
+/// A parameter whose extent is made from the dimension: rows cannot be taken out of it.
+pub fn axes(info: &KernelInfo, dim: &str) -> Result<Vec<Option<usize>>, String> {
+    let axis = |p: &kiln_codegen::spec::ParamInfo| match &p.kind {
+        ParamInfoKind::Scalar { .. } => Ok(None),
+        ParamInfoKind::Tensor { dims, .. } => {
+            if let Some(e) = dims.iter().find(|e| **e != DimExpr::Sym(dim.into()) && names(e, dim)) {
+                return Err(format!("an axis of `{}` has the extent {e}", p.name));
+            }
+            Ok(dims.iter().position(|e| *e == DimExpr::Sym(dim.into())))
+        }
+    };
+    info.params.iter().map(axis).collect()
+}
+
+fn names(e: &DimExpr, dim: &str) -> bool {
+    match e {
+        DimExpr::Sym(n) => n == dim,
+        DimExpr::Const(_) => false,
+        DimExpr::Add(a, b) | DimExpr::Sub(a, b) | DimExpr::Mul(a, b) | DimExpr::Div(a, b) | DimExpr::Ceil(a, b) => {
+            names(a, dim) || names(b, dim)
+        }
+    }
+}
+
+/// Rows `rows` along `axis`, in this order.
+fn take(t: &HostTensor, axis: usize, rows: &[usize]) -> HostTensor {
+    let mut shape = t.shape.clone();
+    shape[axis] = rows.len();
+    let mut out = HostTensor::zeros(t.dtype, &shape);
+    let inner: usize = t.shape[axis + 1..].iter().product();
+    let outer: usize = t.shape[..axis].iter().product();
+    for o in 0..outer {
+        for (to, &from) in rows.iter().enumerate() {
+            for i in 0..inner {
+                let bits = t.bits((o * t.shape[axis] + from) * inner + i);
+                formats::store_bits(&mut out.data, t.dtype, (o * rows.len() + to) * inner + i, bits);
+            }
+        }
+    }
+    out
+}
+
+/// The arguments of one launch on the host.
+struct Inputs<'a> {
+    device: &'a Device,
+    launch: &'a Launch,
+    held: Vec<Option<HostTensor>>,
+    axes: Vec<Option<usize>>,
+}
+
+impl Inputs<'_> {
+    fn access(&self, p: usize) -> Access {
+        match &self.launch.kernel.info().params[p].kind {
+            ParamInfoKind::Tensor { access, .. } => *access,
+            ParamInfoKind::Scalar { .. } => Access::In,
+        }
+    }
+
+    /// Outputs with the axis, by parameter, of a launch over these rows.
+    fn run(&self, rows: &[usize]) -> Result<Vec<(usize, HostTensor)>, String> {
+        let say = |e: kiln_runtime::Error| e.to_string();
+        let mut args = vec![];
+        for (p, (held, axis)) in self.held.iter().zip(&self.axes).enumerate() {
+            args.push(match held {
+                None => self.launch.args[p].clone(),
+                Some(t) => {
+                    let mut t = axis.map_or_else(|| t.clone(), |a| take(t, a, rows));
+                    if self.access(p) == Access::Out {
+                        t.data.fill(0xa5);
+                    }
+                    Arg::Tensor(self.device.upload(&t).map_err(say)?)
+                }
+            });
+        }
+        let stream = self.device.stream().map_err(say)?;
+        let launch = Launch { args, ..self.launch.clone() };
+        stream.launch(&launch).and_then(|()| stream.synchronize()).map_err(say)?;
+        let mut out = vec![];
+        for (p, arg) in launch.args.iter().enumerate() {
+            if let (Arg::Tensor(v), Some(_), true) = (arg, self.axes[p], self.access(p) != Access::In) {
+                out.push((p, self.device.download(v).map_err(say)?));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Compares a launch over `rows` with the whole one.
+    fn compare(&self, what: &str, whole: &[(usize, HostTensor)], rows: &[usize]) -> Result<Option<String>, String> {
+        for ((p, got), (_, all)) in self.run(rows)?.iter().zip(whole) {
+            let axis = self.axes[*p].unwrap_or(0);
+            let want = take(all, axis, rows);
+            if got.data == want.data {
+                continue;
+            }
+            let at = (0..got.num_elements()).find(|&i| got.bits(i) != want.bits(i)).unwrap_or(0);
+            let inner: usize = got.shape[axis + 1..].iter().product();
+            let row = rows[at / inner.max(1) % rows.len().max(1)];
+            let name = &self.launch.kernel.info().params[*p].name;
+            return Ok(Some(format!(
+                "row {row} of `{name}` {what}: bits {:#x} instead of {:#x}",
+                got.bits(at),
+                want.bits(at)
+            )));
+        }
+        Ok(None)
+    }
+}
+
+/// Compares the rows of one launch along `dim`.
+///
+/// # Errors
+/// A launch that is refused or faults.
+fn launch(device: &Device, launch: &Launch, dim: &str) -> Result<Shown, String> {
+    let axes = match axes(launch.kernel.info(), dim) {
+        Ok(axes) => axes,
+        Err(why) => return Ok(Shown::Nothing(why)),
+    };
+    let mut held = vec![];
+    for arg in &launch.args {
+        held.push(match arg {
+            Arg::Tensor(v) => Some(device.download(v).map_err(|e| e.to_string())?),
+            Arg::Scalar(_) | Arg::Absent | Arg::Workspace { .. } => None,
+        });
+    }
+    let sizes: Vec<usize> =
+        held.iter().zip(&axes).filter_map(|(t, a)| t.as_ref().zip(*a).map(|(t, a)| t.shape[a])).collect();
+    let Some(&rows) = sizes.first().filter(|&&n| n > 1) else {
+        return Ok(Shown::Nothing(format!("`{dim}` is 1 or less in every case")));
+    };
+    let inputs = Inputs { device, launch, held, axes };
+    let all: Vec<usize> = (0..rows).collect();
+    let whole = inputs.run(&all)?;
+    if whole.is_empty() {
+        return Ok(Shown::Nothing(format!("no output has an axis `{dim}`")));
+    }
+    // The edges and the middle of the batch; reversed, so that rows change places in every tile; more rows than tiles
+    // hold, so that the grid and the last tile change.
+    let reversed: Vec<usize> = all.iter().rev().copied().collect();
+    let padded: Vec<usize> = all.iter().copied().chain((0..rows + 3).map(|i| (i * 7 + 1) % rows)).collect();
+    let mut tries = vec![("in a second run", all.clone()), ("in another place", reversed), ("among more rows", padded)];
+    let mut alone = vec![0, rows / 2, rows - 1];
+    alone.dedup();
+    tries.extend(alone.into_iter().map(|r| ("alone", vec![r])));
+    let count = tries.len();
+    for (what, rows) in tries {
+        if let Some(text) = inputs.compare(what, &whole, &rows)? {
+            return Ok(Shown::Differs(text));
+        }
+    }
+    Ok(Shown::Equal(count))
+}
+
+/// Runs a plan step by step; `dims` gives the dimensions to look at for a kernel. One result for each step and dimension.
+///
+/// # Errors
+/// A launch that is refused or faults.
+pub fn plan(
+    device: &Device,
+    plan: &Plan,
+    dims: &dyn Fn(&KernelInfo) -> Vec<String>,
+) -> Result<Vec<(String, String, Shown)>, String> {
+    let say = |e: kiln_runtime::Error| e.to_string();
+    let stream = device.stream().map_err(say)?;
+    let mut memories = vec![];
+    for &bytes in &plan.workspaces {
+        memories.push(device.zeros(kiln_codegen::ir::DType::U8, &[bytes]).map_err(say)?.memory);
+    }
+    let mut out = vec![];
+    for step in &plan.steps {
+        let mut step = step.clone();
+        for arg in &mut step.args {
+            if let Arg::Workspace { index, dtype, shape, offset_bytes } = arg {
+                let mut view = TensorView::contiguous(*dtype, shape, memories[*index].clone());
+                view.offset_bytes = *offset_bytes;
+                *arg = Arg::Tensor(view);
+            }
+        }
+        let info = step.kernel.info();
+        for dim in dims(info) {
+            out.push((info.name.clone(), dim.clone(), launch(device, &step, &dim)?));
+        }
+        stream.launch(&step).and_then(|()| stream.synchronize()).map_err(say)?;
+    }
+    Ok(out)
+}
