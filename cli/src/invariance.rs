@@ -2,8 +2,9 @@
 //!
 //! Works on launches, not on problems: a kernel names the axes of its dimension, so rows can be taken out of any argument
 //! without knowing the operator. What a row is run with: alone, in another place, among more rows, and a second time.
+//! Numbers of rows that the kernel's `require` refuses, as more rows than a padded argument has room for, are left out.
 
-use kiln_codegen::abi::{Arg, Launch, Launcher, Plan, TensorView};
+use kiln_codegen::abi::{Arg, Launch, LaunchErrorKind, Launcher, Plan, TensorView};
 use kiln_codegen::formats;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::Access;
@@ -66,6 +67,17 @@ fn take(t: &HostTensor, axis: usize, rows: &[usize]) -> HostTensor {
     out
 }
 
+/// Outputs with the axis, by parameter.
+type Outputs = Vec<(usize, HostTensor)>;
+
+/// What a launch over some rows gave.
+enum Compared {
+    Equal,
+    Differs(String),
+    /// The kernel's `require` refuses this number of rows.
+    Refused,
+}
+
 /// The arguments of one launch on the host.
 struct Inputs<'a> {
     device: &'a Device,
@@ -82,8 +94,8 @@ impl Inputs<'_> {
         }
     }
 
-    /// Outputs with the axis, by parameter, of a launch over these rows.
-    fn run(&self, rows: &[usize]) -> Result<Vec<(usize, HostTensor)>, String> {
+    /// A launch over these rows; `None` if the kernel's `require` refuses it.
+    fn run(&self, rows: &[usize]) -> Result<Option<Outputs>, String> {
         let say = |e: kiln_runtime::Error| e.to_string();
         let mut args = vec![];
         for (p, (held, axis)) in self.held.iter().zip(&self.axes).enumerate() {
@@ -100,19 +112,24 @@ impl Inputs<'_> {
         }
         let stream = self.device.stream().map_err(say)?;
         let launch = Launch { args, ..self.launch.clone() };
-        stream.launch(&launch).and_then(|()| stream.synchronize()).map_err(say)?;
+        match stream.launch(&launch).and_then(|()| stream.synchronize()) {
+            Ok(()) => {}
+            Err(kiln_runtime::Error::Launch(e)) if e.kind == LaunchErrorKind::Require => return Ok(None),
+            Err(e) => return Err(say(e)),
+        }
         let mut out = vec![];
         for (p, arg) in launch.args.iter().enumerate() {
             if let (Arg::Tensor(v), Some(_), true) = (arg, self.axes[p], self.access(p) != Access::In) {
                 out.push((p, self.device.download(v).map_err(say)?));
             }
         }
-        Ok(out)
+        Ok(Some(out))
     }
 
     /// Compares a launch over `rows` with the whole one.
-    fn compare(&self, what: &str, whole: &[(usize, HostTensor)], rows: &[usize]) -> Result<Option<String>, String> {
-        for ((p, got), (_, all)) in self.run(rows)?.iter().zip(whole) {
+    fn compare(&self, what: &str, whole: &Outputs, rows: &[usize]) -> Result<Compared, String> {
+        let Some(got) = self.run(rows)? else { return Ok(Compared::Refused) };
+        for ((p, got), (_, all)) in got.iter().zip(whole) {
             let axis = self.axes[*p].unwrap_or(0);
             let want = take(all, axis, rows);
             if got.data == want.data {
@@ -122,13 +139,13 @@ impl Inputs<'_> {
             let inner: usize = got.shape[axis + 1..].iter().product();
             let row = rows[at / inner.max(1) % rows.len().max(1)];
             let name = &self.launch.kernel.info().params[*p].name;
-            return Ok(Some(format!(
+            return Ok(Compared::Differs(format!(
                 "row {row} of `{name}` {what}: bits {:#x} instead of {:#x}",
                 got.bits(at),
                 want.bits(at)
             )));
         }
-        Ok(None)
+        Ok(Compared::Equal)
     }
 }
 
@@ -155,22 +172,34 @@ fn launch(device: &Device, launch: &Launch, dim: &str) -> Result<Shown, String> 
     };
     let inputs = Inputs { device, launch, held, axes };
     let all: Vec<usize> = (0..rows).collect();
-    let whole = inputs.run(&all)?;
+    let Some(whole) = inputs.run(&all)? else {
+        return Ok(Shown::Nothing("the kernel refuses the case".into()));
+    };
     if whole.is_empty() {
         return Ok(Shown::Nothing(format!("no output has an axis `{dim}`")));
     }
     // The edges and the middle of the batch; reversed, so that rows change places in every tile; more rows than tiles
-    // hold, so that the grid and the last tile change.
+    // hold, so that the grid and the last tile change, or as many as arguments with padding have room for.
     let reversed: Vec<usize> = all.iter().rev().copied().collect();
-    let padded: Vec<usize> = all.iter().copied().chain((0..rows + 3).map(|i| (i * 7 + 1) % rows)).collect();
-    let mut tries = vec![("in a second run", all.clone()), ("in another place", reversed), ("among more rows", padded)];
+    let padded =
+        |more: usize| -> Vec<usize> { all.iter().copied().chain((0..more).map(|i| (i * 7 + 1) % rows)).collect() };
+    let among: Vec<_> = [rows + 3, 3, 2, 1].map(padded).into();
     let mut alone = vec![0, rows / 2, rows - 1];
     alone.dedup();
-    tries.extend(alone.into_iter().map(|r| ("alone", vec![r])));
-    let count = tries.len();
-    for (what, rows) in tries {
-        if let Some(text) = inputs.compare(what, &whole, &rows)? {
-            return Ok(Shown::Differs(text));
+    let alone = alone.into_iter().map(|r| ("alone", vec![vec![r]]));
+    let mut tries =
+        vec![("in a second run", vec![all.clone()]), ("in another place", vec![reversed]), ("among more rows", among)];
+    tries.extend(alone);
+    let mut count = 0;
+    for (what, choices) in tries {
+        // The first number of rows that is not refused.
+        for rows in choices {
+            match inputs.compare(what, &whole, &rows)? {
+                Compared::Refused => continue,
+                Compared::Differs(text) => return Ok(Shown::Differs(text)),
+                Compared::Equal => count += 1,
+            }
+            break;
         }
     }
     Ok(Shown::Equal(count))

@@ -36,7 +36,7 @@ pub struct SfLayoutConfig {
 }
 
 /// Moves scales to columns of f32.
-#[kernel(deterministic, batch_invariant(mn))]
+#[kernel(require(mn <= aligned), deterministic, batch_invariant(mn))]
 pub fn sf_mn_major(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], out: Out![F32; k, aligned]) {
     let (rows, groups) = (cfg.rows, cfg.groups);
     let (mi, ki) = grid((aligned.div_ceil(rows), k.div_ceil(groups)));
@@ -52,7 +52,7 @@ pub fn sf_mn_major(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], ou
 }
 
 /// Moves exponents of scales to columns, four to a word.
-#[kernel(require(cfg.groups % 4 == 0), deterministic, batch_invariant(mn))]
+#[kernel(require(cfg.groups % 4 == 0, mn <= aligned), deterministic, batch_invariant(mn))]
 pub fn sf_pack(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], out: Out![I32; ceil(k, 4), aligned]) {
     let (rows, groups) = (cfg.rows, cfg.groups);
     let words = groups / 4;

@@ -48,8 +48,13 @@ pub struct PerTokenConfig {
     pub inverse: Inverse,
 }
 
-/// Casts rows.
-#[kernel(dims(n: fixed), require(cfg.groups % 4 == 0), deterministic, batch_invariant(m))]
+/// Casts rows. Packed scales have room for every row; `aligned` is 0 without them.
+#[kernel(
+    dims(n: fixed),
+    require(cfg.groups % 4 == 0, aligned == 0 || m <= aligned),
+    deterministic,
+    batch_invariant(m)
+)]
 pub fn per_token_cast_fp8<T: Float>(
     cfg: &PerTokenConfig,
     x: In![T; m, n],
