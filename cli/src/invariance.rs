@@ -1,14 +1,15 @@
 //! The dynamic check of batch invariance: launches of a plan again with some of their rows, compared to the bit.
 //!
 //! Works on launches, not on problems: a kernel names the axes of its dimension, so rows can be taken out of any argument
-//! without knowing the operator. What a row is run with: alone, in another place, among more rows, and a second time.
+//! knowing of the operator only how its problems split: an argument padded along another axis goes with its rows. What a
+//! row is run with: alone, in another place, among more rows, and a second time.
 //! Numbers of rows that the kernel's `require` refuses, as more rows than a padded argument has room for, are left out.
 
 use kiln_codegen::abi::{Arg, Launch, LaunchErrorKind, Launcher, Plan, TensorView};
 use kiln_codegen::formats;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::Access;
-use kiln_codegen::spec::{DimExpr, KernelInfo, ParamInfoKind};
+use kiln_codegen::spec::{DimExpr, KernelInfo, ParamInfoKind, Problem, Split};
 use kiln_runtime::Device;
 
 /// What a launch showed along one dimension.
@@ -22,21 +23,66 @@ pub enum Shown {
     Nothing(String),
 }
 
+/// The axis of a parameter that holds the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    axis: usize,
+    /// Its extent is the number of rows, rounded up to a multiple of this.
+    multiple: usize,
+}
+
 /// The axis of each parameter that is the dimension; `None` for parameters without one.
 ///
 /// # Errors
 /// A parameter whose extent is made from the dimension: rows cannot be taken out of it.
-pub fn axes(info: &KernelInfo, dim: &str) -> Result<Vec<Option<usize>>, String> {
+fn axes(info: &KernelInfo, dim: &str) -> Result<Vec<Option<Axis>>, String> {
     let axis = |p: &kiln_codegen::spec::ParamInfo| match &p.kind {
         ParamInfoKind::Scalar { .. } => Ok(None),
         ParamInfoKind::Tensor { dims, .. } => {
             if let Some(e) = dims.iter().find(|e| **e != DimExpr::Sym(dim.into()) && names(e, dim)) {
                 return Err(format!("an axis of `{}` has the extent {e}", p.name));
             }
-            Ok(dims.iter().position(|e| *e == DimExpr::Sym(dim.into())))
+            Ok(dims.iter().position(|e| *e == DimExpr::Sym(dim.into())).map(|axis| Axis { axis, multiple: 1 }))
         }
     };
     info.params.iter().map(axis).collect()
+}
+
+/// Adds the axes that go with the dimension although they have another name, as padded columns of scales do: the split
+/// that cuts the dimension's own axes says which.
+///
+/// # Errors
+/// An argument that goes with the dimension in other steps.
+fn companions(
+    axes: &mut [Option<Axis>],
+    launch: &Launch,
+    problem: &Problem,
+    splits: &[Split],
+    rows: usize,
+) -> Result<(), String> {
+    let name = |arg: &Arg| match arg {
+        Arg::Tensor(v) => problem.tensors.iter().find(|(_, t)| {
+            let same = t.memory.address() == v.memory.address() && t.offset_bytes == v.offset_bytes;
+            same && t.shape.len() == v.shape.len()
+        }),
+        Arg::Scalar(_) | Arg::Absent | Arg::Workspace { .. } => None,
+    };
+    let named: Vec<Option<(&String, &TensorView)>> = launch.args.iter().map(name).collect();
+    let span = |s: &Split, n: &str| s.tensors.iter().find(|t| t.0 == n).map(|t| (t.1, t.2));
+    let step = |s: &Split| {
+        let mut own = axes.iter().zip(&named).filter_map(|(a, n)| a.as_ref().zip(n.as_ref()));
+        own.find_map(|(a, (n, _))| span(s, n).filter(|x| x.0 == a.axis).map(|x| x.1))
+    };
+    let Some((split, step)) = splits.iter().find_map(|s| step(s).map(|n| (s, n))) else { return Ok(()) };
+    for (a, n) in axes.iter_mut().zip(&named) {
+        let (None, Some((n, t))) = (&a, n) else { continue };
+        let Some((axis, own)) = span(split, n) else { continue };
+        if own != step || t.shape[axis] != rows.next_multiple_of(step) {
+            return Err(format!("`{n}` goes with the rows in steps of its own"));
+        }
+        *a = Some(Axis { axis, multiple: step });
+    }
+    Ok(())
 }
 
 fn names(e: &DimExpr, dim: &str) -> bool {
@@ -49,20 +95,19 @@ fn names(e: &DimExpr, dim: &str) -> bool {
     }
 }
 
-/// Rows `rows` along `axis`, in this order.
-fn take(t: &HostTensor, axis: usize, rows: &[usize]) -> HostTensor {
-    let mut shape = t.shape.clone();
-    shape[axis] = rows.len();
+/// Rows `rows` along the axis, in this order, and zeros as padding.
+fn take(t: &HostTensor, a: Axis, rows: &[usize]) -> HostTensor {
+    let picked = t.pick(a.axis, 1, rows);
+    let mut shape = picked.shape.clone();
+    shape[a.axis] = rows.len().next_multiple_of(a.multiple);
+    if shape == picked.shape {
+        return picked;
+    }
     let mut out = HostTensor::zeros(t.dtype, &shape);
-    let inner: usize = t.shape[axis + 1..].iter().product();
-    let outer: usize = t.shape[..axis].iter().product();
-    for o in 0..outer {
-        for (to, &from) in rows.iter().enumerate() {
-            for i in 0..inner {
-                let bits = t.bits((o * t.shape[axis] + from) * inner + i);
-                formats::store_bits(&mut out.data, t.dtype, (o * rows.len() + to) * inner + i, bits);
-            }
-        }
+    let inner: usize = shape[a.axis + 1..].iter().product();
+    let (from, to) = (rows.len() * inner, shape[a.axis] * inner);
+    for i in 0..picked.num_elements() {
+        formats::store_bits(&mut out.data, t.dtype, i / from * to + i % from, picked.bits(i));
     }
     out
 }
@@ -83,7 +128,7 @@ struct Inputs<'a> {
     device: &'a Device,
     launch: &'a Launch,
     held: Vec<Option<HostTensor>>,
-    axes: Vec<Option<usize>>,
+    axes: Vec<Option<Axis>>,
 }
 
 impl Inputs<'_> {
@@ -130,8 +175,9 @@ impl Inputs<'_> {
     fn compare(&self, what: &str, whole: &Outputs, rows: &[usize]) -> Result<Compared, String> {
         let Some(got) = self.run(rows)? else { return Ok(Compared::Refused) };
         for ((p, got), (_, all)) in got.iter().zip(whole) {
-            let axis = self.axes[*p].unwrap_or(0);
-            let want = take(all, axis, rows);
+            let Some(Axis { axis, .. }) = self.axes[*p] else { continue };
+            let first: Vec<usize> = (0..rows.len()).collect();
+            let (want, got) = (all.pick(axis, 1, rows), got.pick(axis, 1, &first));
             if got.data == want.data {
                 continue;
             }
@@ -153,8 +199,8 @@ impl Inputs<'_> {
 ///
 /// # Errors
 /// A launch that is refused or faults.
-fn launch(device: &Device, launch: &Launch, dim: &str) -> Result<Shown, String> {
-    let axes = match axes(launch.kernel.info(), dim) {
+fn launch(device: &Device, launch: &Launch, dim: &str, problem: &Problem, splits: &[Split]) -> Result<Shown, String> {
+    let mut axes = match axes(launch.kernel.info(), dim) {
         Ok(axes) => axes,
         Err(why) => return Ok(Shown::Nothing(why)),
     };
@@ -166,10 +212,13 @@ fn launch(device: &Device, launch: &Launch, dim: &str) -> Result<Shown, String> 
         });
     }
     let sizes: Vec<usize> =
-        held.iter().zip(&axes).filter_map(|(t, a)| t.as_ref().zip(*a).map(|(t, a)| t.shape[a])).collect();
+        held.iter().zip(&axes).filter_map(|(t, a)| t.as_ref().zip(*a).map(|(t, a)| t.shape[a.axis])).collect();
     let Some(&rows) = sizes.first().filter(|&&n| n > 1) else {
         return Ok(Shown::Nothing(format!("`{dim}` is 1 or less in every case")));
     };
+    if let Err(why) = companions(&mut axes, launch, problem, splits, rows) {
+        return Ok(Shown::Nothing(why));
+    }
     let inputs = Inputs { device, launch, held, axes };
     let all: Vec<usize> = (0..rows).collect();
     let Some(whole) = inputs.run(&all)? else {
@@ -206,12 +255,14 @@ fn launch(device: &Device, launch: &Launch, dim: &str) -> Result<Shown, String> 
 }
 
 /// Runs a plan step by step; `dims` gives the dimensions to look at for a kernel. One result for each step and dimension.
+/// `splits` are the operator's for this problem.
 ///
 /// # Errors
 /// A launch that is refused or faults.
 pub fn plan(
     device: &Device,
     plan: &Plan,
+    (problem, splits): (&Problem, &[Split]),
     dims: &dyn Fn(&KernelInfo) -> Vec<String>,
 ) -> Result<Vec<(String, String, Shown)>, String> {
     let say = |e: kiln_runtime::Error| e.to_string();
@@ -232,7 +283,7 @@ pub fn plan(
         }
         let info = step.kernel.info();
         for dim in dims(info) {
-            out.push((info.name.clone(), dim.clone(), launch(device, &step, &dim)?));
+            out.push((info.name.clone(), dim.clone(), launch(device, &step, &dim, problem, splits)?));
         }
         stream.launch(&step).and_then(|()| stream.synchronize()).map_err(say)?;
     }

@@ -242,5 +242,6 @@ fn tested(s: &Selection, device: &Device, case: &Case) -> Result<Option<Steps>, 
     let (problem, _) = runner::place(device, op, &inputs, &case.params)?;
     let plan = op.plan(&problem, &Overrides::default()).map_err(|e| e.to_string())?;
     let dims = |info: &KernelInfo| if s.has(&info.name) { info.batch_invariant.clone() } else { vec![] };
-    dynamic::plan(device, &plan, &dims).map(Some)
+    let splits = op.splits(&runner::specs(&inputs), &case.params);
+    dynamic::plan(device, &plan, (&problem, &splits), &dims).map(Some)
 }

@@ -59,9 +59,14 @@ pub struct GemmFp8Config {
     pub in_place: bool,
 }
 
-/// Multiplies.
+/// Multiplies. Packed scales have room for every row; `ma` and `na` are 0 without them.
 #[kernel(
-    require(cfg.bk % cfg.gran_a == 0, cfg.bk % cfg.gran_b == 0),
+    require(
+        cfg.bk % cfg.gran_a == 0,
+        cfg.bk % cfg.gran_b == 0,
+        ma == 0 || m <= ma,
+        na == 0 || n.div_ceil(cfg.gran_n) <= na,
+    ),
     deterministic,
     batch_invariant(m),
 )]
