@@ -1,7 +1,7 @@
 //! What the benches share: launches of the registered operators as data, and a stopwatch.
 //!
 //! The speed of kernels on devices is not measured here but by `kiln bench`, which users have too; `peers.py` times
-//! other libraries by the same method.
+//! other libraries by the same method, and `records` keeps what was measured.
 #![forbid(unsafe_code)]
 
 use kiln_codegen::abi::{Launch, TensorView};

@@ -148,8 +148,22 @@ fn emit_prints_every_stage_and_writes_files_whole() {
 }
 
 #[test]
+fn invariance_rows_name_kernel_target_dimension_and_status() {
+    let audit = rows(&["invariance", "audit", "rmsnorm", "vector_add"], 0);
+    fields(&audit, "invariance", &["kernel", "target", "dim", "status", "where"]);
+    let status =
+        |kernel: &str| audit.iter().filter(|r| r["kernel"] == kernel).map(|r| &r["status"]).collect::<Vec<_>>();
+    assert_eq!(status("rmsnorm"), ["proven"; 4]);
+    assert_eq!(status("vector_add"), ["none"; 4]);
+    let check = rows(&["invariance", "check", "rmsnorm", "--device", "cpu"], 0);
+    assert!(check.len() == 1 && check[0]["status"] == "tested" && check[0]["dim"] == "t", "{check:?}");
+    refused(&["invariance", "audit", "rmsnrom"], 2, &["rmsnorm"]);
+}
+
+#[test]
 fn explain_names_tiles_barriers_guards_and_work() {
     let text = stdout(&kiln(&["explain", "rmsnorm", "--target", "sm_90a", "--case", "t3_h513_odd"]));
+    assert!(text.contains("numerics   "), "{text}");
     for part in [
         "tiles",
         "shared memory map",
@@ -216,10 +230,64 @@ fn bench_measures_and_records() {
     for name in ["date", "command", "device", "shape"] {
         assert!(line.get(name).is_some(), "{name}");
     }
-    refused(&["bench", "--peers"], 2, &["--peers"]);
-    refused(&["bench", "--plot", "x.svg"], 2, &["--plot"]);
+    assert_eq!(rows[0]["judged"], "all");
+    refused(&["bench", "rmsnorm", "--plot", "/nonexistent/x.svg"], 3, &["/nonexistent/x.svg"]);
     refused(&["bench", "rmsnorm", "--record", "/nonexistent/x"], 3, &["/nonexistent/x"]);
     refused(&["bench", "rmsnorm", "--shapes", "/nonexistent/x"], 2, &["/nonexistent/x"]);
+}
+
+/// A shape of the library's record: its own row, the library that is not there, what others reached. No drawing misses.
+#[test]
+fn bench_shows_peers_and_draws() {
+    let dir = tempfile::tempdir().unwrap();
+    let (drawing, records) = (dir.path().join("roof.svg"), dir.path().join("records.jsonl"));
+    let shape = "rows=1,n=4096,k=512,dtype=32";
+    let args = ["bench", "topk", "--shape", shape, "--device", "cpu", "--peers", "--plot", drawing.to_str().unwrap()];
+    let rows = rows(&[&args[..], &["--record", records.to_str().unwrap()]].concat(), 0);
+    assert_eq!((&rows[0]["peer"], &rows[0]["status"]), (&"kiln".into(), &"ok".into()));
+    assert!(rows.len() > 1, "{rows:?}");
+    for row in &rows[1..] {
+        fields(std::slice::from_ref(row), "bench", &["op", "shape", "peer", "median_us", "status", "reason"]);
+        assert_eq!(row["status"], "recorded", "{row}");
+        assert!(row["reason"].as_str().unwrap().contains("H200"), "{row}");
+    }
+    assert!(std::fs::read_to_string(&drawing).unwrap().starts_with("<svg"));
+    assert_eq!(
+        std::fs::read_to_string(&records).unwrap().lines().count(),
+        1,
+        "what was not measured here is no record"
+    );
+    let args = ["bench", "gemm_bf16", "--shape", "m=8,n=16,k=64", "--device", "cpu", "--peers"];
+    let rows = self::rows(&args, 0);
+    assert_eq!((&rows[1]["peer"], &rows[1]["status"]), (&"cublas".into(), &"skip".into()), "{rows:?}");
+}
+
+#[test]
+fn recorded_configs_are_used_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let o = command(&[args, &["--json"]].concat()).env("KILN_TUNE_DIR", dir.path()).output().unwrap();
+        assert_eq!(o.status.code(), Some(0), "{args:?}\n{}{}", stdout(&o), stderr(&o));
+        stdout(&o).lines().map(|l| serde_json::from_str::<Value>(l).unwrap()).collect::<Vec<_>>()
+    };
+    let used = |rows: &[Value]| rows.iter().filter(|r| r["record"].as_str().is_some_and(|f| !f.is_empty())).count();
+    assert_eq!(used(&run(&["run", "vector_add"])), 0);
+    run(&["tune", "vector_add"]);
+    let file = run(&["tune", "list"])[0]["file"].as_str().unwrap().to_string();
+    let rows = run(&["run", "vector_add"]);
+    assert!(used(&rows) > 0 && rows.iter().all(|r| r["record"] == "" || r["record"] == *file), "{rows:?}");
+    assert_eq!(used(&run(&["run", "vector_add", "--untuned"])), 0);
+}
+
+#[test]
+fn errors_are_rows_where_rows_are_asked_for() {
+    let o = kiln(&["run", "nothing_of_this_name", "--json"]);
+    assert_eq!(o.status.code(), Some(2));
+    let row: Value = serde_json::from_str(stderr(&o).trim()).unwrap_or_else(|e| panic!("{e}: {}", stderr(&o)));
+    assert_eq!((&row["v"], &row["cmd"], &row["code"]), (&1.into(), &"error".into(), &2.into()));
+    assert!(row["message"].as_str().unwrap().contains("nothing_of_this_name"), "{row}");
+    let o = kiln(&["--json", "bench", "--no-such-option"]);
+    assert!(serde_json::from_str::<Value>(stderr(&o).trim()).is_ok(), "{}", stderr(&o));
 }
 
 #[test]
@@ -234,7 +302,9 @@ fn tune_searches_and_keeps_records() {
     let rows = run(&["tune", "vector_add", "--json"], &here);
     fields(&rows, "tune", &["kernel", "shape", "config", "median_us", "status", "reason"]);
     assert_eq!(rows.last().unwrap()["status"], "best");
-    assert_eq!(run(&["tune", "list", "--json"], &here).len(), 1);
+    let listed = run(&["tune", "list", "--json"], &here);
+    assert_eq!(listed.len(), 1);
+    assert!(listed[0]["shape"].as_object().is_some_and(|s| s.values().all(Value::is_u64)), "{listed:?}");
     assert_eq!(run(&["tune", "verify", "--json"], &here)[0]["status"], "ok");
     let again = run(&["tune", "vector_add", "--json", "--resume"], &here);
     assert_eq!(again.len(), rows.len(), "the same candidates, taken over");
@@ -406,9 +476,11 @@ fn the_tour_runs_everything_and_leaves_sources_to_read() {
     let dir = tempfile::tempdir().unwrap();
     let o = command(&[]).env("KILN_DIR", dir.path()).output().unwrap();
     assert_eq!(o.status.code(), Some(0), "{}{}", stdout(&o), stderr(&o));
+    assert!(!stdout(&o).contains("not all written"), "{}", stdout(&o));
     assert!(stdout(&o).contains("rmsnorm") && stdout(&o).contains("device: cpu"), "{}", stdout(&o));
     for target in ["sm_80", "sm_90a", "sm_100a"] {
         assert!(dir.path().join("sources").join(target).join("rmsnorm.cu").exists(), "{target}");
+        assert!(dir.path().join("sources").join(target).join("mla_decode_sparse.cu").exists(), "{target}");
     }
 }
 

@@ -61,6 +61,9 @@ pub fn find(ops: &[Arc<dyn OpSpec>], name: &str) -> Result<Selection, Failure> {
         names.push(op.info().name.into());
         names.extend(kernel_names(op.as_ref()).into_iter().filter(|k| k != op.info().name));
     }
+    // Operators may share a kernel.
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|n| seen.insert(n.clone()));
     Err(Failure::usage(
         "NAME",
         "an operator or a kernel",

@@ -11,6 +11,8 @@ use kiln_codegen::bind;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::spec::{BuildRequest, Case, Configs, KernelDef, OpError, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::tune::Config;
+use kiln_runtime::tune::records::{Records, Tuned};
+use kiln_runtime::{Device, Settings};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,6 +46,58 @@ impl Configs for Overrides {
         // `InstanceArgs::configs` has checked every value against the space.
         space.with(&own).unwrap_or_else(|_| space.default_config())
     }
+}
+
+/// Configurations as commands that run kernels choose them: fields from the command line over the default, otherwise the
+/// best recorded one, otherwise the default.
+#[derive(Debug)]
+pub struct Chosen<'a> {
+    /// From the command line.
+    pub overrides: &'a Overrides,
+    /// Tuning records, unless they are to be ignored.
+    pub tuned: Option<&'a Tuned>,
+}
+
+impl Chosen<'_> {
+    /// The records used since the last call, as a row's field.
+    pub fn record(&self) -> String {
+        self.tuned.map(|t| t.take_used().join(", ")).unwrap_or_default()
+    }
+}
+
+impl Configs for Chosen<'_> {
+    fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
+        let space = kernel.space();
+        match self.tuned {
+            Some(t) if !self.overrides.0.iter().any(|(k, _)| space.axes.iter().any(|a| a.name == *k)) => {
+                t.choose(kernel, dims)
+            }
+            _ => self.overrides.choose(kernel, dims),
+        }
+    }
+}
+
+/// Tuning records of a device, if they are wanted and the device can have any.
+pub fn tuned(device: &Device, untuned: bool) -> Option<Tuned> {
+    // Without a compiler nothing runs on such a device either; the command says so where it matters.
+    if untuned { None } else { Tuned::new(Records::new(Settings::from_env().tune_dir), device).ok() }
+}
+
+/// Why kernels run their defaults and which records are of another driver, for people: one line a kernel.
+pub fn tuning_notes(tuned: Option<&Tuned>) -> Option<String> {
+    let (mut lines, mut never): (Vec<String>, usize) = (vec![], 0);
+    for note in tuned?.take_notes() {
+        let about = note.split(':').next().unwrap_or_default().to_string();
+        if note.ends_with("it was never tuned here") {
+            never += 1;
+        } else if !lines.iter().any(|l| l.starts_with(&about)) {
+            lines.push(note);
+        }
+    }
+    if never > 0 {
+        lines.push(format!("{never} kernels run their default config: they were never tuned here"));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// One fixed configuration for every kernel of a name, the default for the others.

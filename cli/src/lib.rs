@@ -15,16 +15,20 @@ mod failure;
 mod files;
 mod fill;
 mod instance;
+mod invariance;
 mod judge;
 mod machine_code;
 mod output;
+mod peers;
+mod roofline;
 mod runner;
+mod sample;
 mod shapes;
 mod suggest;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use command::{bench, check, doctor, emit, explain, list, new, run, tour, tune};
+use command::{bench, check, doctor, emit, explain, invariance as invariant, list, new, run, tour, tune};
 use failure::Failure;
 use kiln_codegen::spec::OpSpec;
 use output::Output;
@@ -61,6 +65,8 @@ enum Command {
     Bench(bench::Args),
     /// Search the config space of kernels
     Tune(tune::Args),
+    /// Say which kernels give a row the same bits whatever else is in the batch
+    Invariance(invariant::Args),
     /// Make a project with a kernel to start from
     New(new::Args),
     /// Describe this machine: devices, compilers, caches
@@ -69,17 +75,26 @@ enum Command {
 
 /// Runs the command line of this process over these operators.
 pub fn main(ops: Vec<Arc<dyn OpSpec>>) -> ExitCode {
+    // Asked before the options are read, since reading them may be what fails. What follows `--` is no option.
+    let json = std::env::args_os().skip(1).take_while(|a| a != "--").any(|a| a == "--json");
     let code = match run_with(&ops, std::env::args_os()) {
         Ok(()) => 0,
         Err(failure) => {
             if let Some(message) = failure.message() {
+                let text = if json { error_row(message, failure.code()) } else { format!("error: {message}") };
                 // Nothing is left to do if stderr is closed too.
-                let _ = writeln!(std::io::stderr().lock(), "error: {message}");
+                let _ = writeln!(std::io::stderr().lock(), "{text}");
             }
             failure.code()
         }
     };
     ExitCode::from(code)
+}
+
+/// A failure as a row, for scripts that read JSON: `{"v":1,"cmd":"error","code":2,"message":".."}`.
+fn error_row(message: &str, code: u8) -> String {
+    let fields = [("code", code.into()), ("message", message.into())];
+    output::json_line("error", &fields.map(|(k, v): (_, serde_json::Value)| (k.to_string(), v)).into_iter().collect())
 }
 
 fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -97,6 +112,7 @@ fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -
         Some(Command::Run(a)) => run::run(ops, a, out),
         Some(Command::Bench(a)) => bench::run(ops, a, out),
         Some(Command::Tune(a)) => tune::run(ops, a, out),
+        Some(Command::Invariance(a)) => invariant::run(ops, a, out),
         Some(Command::New(a)) => new::run(a, out),
         Some(Command::Doctor(a)) => doctor::run(a, out),
     }

@@ -98,6 +98,11 @@ impl HostMemory {
         &self.words[index]
     }
 
+    /// `count` 64-bit words from word `first` on.
+    pub fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+        &self.words[first..first + count]
+    }
+
     /// Calls `f(i, word)` for `count` 64-bit words from word `first` on, without a copy in between.
     #[inline(always)]
     pub fn each_word(&self, first: usize, count: usize, mut f: impl FnMut(usize, u64)) {

@@ -34,7 +34,49 @@ impl HostTensor {
     }
     /// Decodes every element; integers exactly up to 2^53.
     pub fn to_f64(&self) -> Vec<f64> {
+        // Large tensors of these formats are common, and one element at a time is slow.
+        if self.dtype.bits() == 8 {
+            let table: Vec<f64> = (0..256).map(|code| formats::decode_f64(self.dtype, code)).collect();
+            return self.data.iter().map(|&code| table[code as usize]).collect();
+        }
+        if self.dtype == DType::Bf16 {
+            let (pairs, _) = self.data.as_chunks::<2>();
+            return pairs.iter().map(|&b| formats::decode_f64(DType::Bf16, u16::from_le_bytes(b).into())).collect();
+        }
+        if self.dtype == DType::F32 {
+            let (words, _) = self.data.as_chunks::<4>();
+            return words.iter().map(|&b| formats::decode_f64(DType::F32, u32::from_le_bytes(b).into())).collect();
+        }
         (0..self.num_elements()).map(|i| formats::decode_f64(self.dtype, self.bits(i))).collect()
+    }
+    /// The pieces `pieces` of an axis, each of `span` elements or up to the end of the axis.
+    ///
+    /// # Panics
+    /// If the axis does not exist, `span` is zero, or a piece begins behind the axis's end.
+    pub fn pick(&self, axis: usize, span: usize, pieces: &[usize]) -> HostTensor {
+        let extent = self.shape[axis];
+        let inner: usize = self.shape[axis + 1..].iter().product();
+        let outer: usize = self.shape[..axis].iter().product();
+        let ranges: Vec<_> = pieces.iter().map(|&p| p * span..(p * span + span).min(extent)).collect();
+        let mut shape = self.shape.clone();
+        shape[axis] = ranges.iter().map(ExactSizeIterator::len).sum();
+        let mut out = HostTensor::zeros(self.dtype, &shape);
+        let mut at = 0;
+        for o in 0..outer {
+            for range in &ranges {
+                let (first, count) = ((o * extent + range.start) * inner, range.len() * inner);
+                if self.dtype.bits() >= 8 {
+                    let (from, n) = (self.dtype.bytes(first), self.dtype.bytes(count));
+                    out.data[self.dtype.bytes(at)..][..n].copy_from_slice(&self.data[from..from + n]);
+                } else {
+                    for i in 0..count {
+                        formats::store_bits(&mut out.data, self.dtype, at + i, self.bits(first + i));
+                    }
+                }
+                at += count;
+            }
+        }
+        out
     }
     /// Bit pattern of element `i`.
     pub fn bits(&self, i: usize) -> u64 {

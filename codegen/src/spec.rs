@@ -343,6 +343,29 @@ pub enum Tolerance {
     },
 }
 
+/// An axis along which a problem falls into pieces that do not know of each other: the outputs of some pieces are those
+/// of the problem made of these pieces alone. So a sample of a large problem can be judged by the plain reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Name of the axis (`m`, `tokens`, `b`).
+    pub name: &'static str,
+    /// Number of pieces.
+    pub pieces: usize,
+    /// Tensors cut along it, inputs and outputs: name, axis, and elements of that axis a piece takes. The last piece may
+    /// be short. Tensors not named here, or absent from a problem, stay whole.
+    pub tensors: Vec<(&'static str, usize, usize)>,
+}
+
+impl Split {
+    /// The pieces of a tensor, in the order given; the whole tensor if it is not cut.
+    pub fn pick(&self, name: &str, tensor: &HostTensor, pieces: &[usize]) -> HostTensor {
+        match self.tensors.iter().find(|(n, ..)| *n == name) {
+            Some(&(_, axis, span)) => tensor.pick(axis, span, pieces),
+            None => tensor.clone(),
+        }
+    }
+}
+
 /// Useful work of a problem.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
@@ -373,6 +396,12 @@ pub trait OpSpec: Debug + Send + Sync {
     /// # Errors
     /// As for `outputs`.
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError>;
+    /// Independent axes along which the problem can be cut, so that a bench judges a sample where the whole would take
+    /// hours. None by default: then a problem is judged whole.
+    fn splits(&self, inputs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let _ = (inputs, params);
+        vec![]
+    }
     /// How an output is judged against the reference.
     fn tolerance(&self, output: &str, params: &Params) -> Tolerance;
     /// Declared instances: small problems that `check` compiles and `run` compares with the reference.

@@ -6,7 +6,8 @@ use kiln_codegen::abi::{Arg, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Fill, HostProblem, InputSpec, KernelDef, OpError, OpSpec, ParamValue, Params, Problem, TensorSpec,
+    Case, Configs, Fill, HostProblem, InputSpec, KernelDef, OpError, OpSpec, ParamValue, Params, Problem, Split,
+    TensorSpec,
 };
 use kiln_codegen::tune::{Config, ConfigValue};
 use std::collections::BTreeMap;
@@ -210,6 +211,11 @@ pub(crate) fn bench_sizes<const N: usize>(
 /// Product of sizes as a number that cannot overflow: shapes in questions about cost need not fit any memory.
 pub(crate) fn product(sizes: &[usize]) -> f64 {
     sizes.iter().map(|&n| n as f64).product()
+}
+
+/// An axis of `extent` elements cut every `span` of them; `tensors` as in [`Split`].
+pub(crate) fn split(name: &'static str, extent: usize, span: usize, tensors: &[(&'static str, usize, usize)]) -> Split {
+    Split { name, pieces: extent.div_ceil(span.max(1)), tensors: tensors.to_vec() }
 }
 
 /// Bytes of all tensors, each counted once.

@@ -107,34 +107,51 @@ pub fn time(device: &Device, sets: &[Plan], options: &MeasureOptions) -> Result<
     for plan in sets {
         stream.prepare(plan)?;
     }
-    // The first call warms; the second round estimates.
-    stream.run(&sets[0])?;
-    stream.synchronize()?;
-    let probes = sets.len().min(4);
-    let start = stream.record()?;
-    for plan in &sets[..probes] {
-        stream.run(plan)?;
+    time_calls(&stream, sets.len(), &|s, set| s.run(&sets[set]), options)
+}
+
+/// As [`time`], for calls of any kind: `call` enqueues one for the input set of a number below `sets`. It is prepared:
+/// nothing is loaded or allocated by it.
+///
+/// # Errors
+/// No set, and whatever a call gives.
+pub fn time_calls(
+    stream: &Stream,
+    sets: usize,
+    call: &dyn Fn(&Stream, usize) -> Result<()>,
+    options: &MeasureOptions,
+) -> Result<Measurement> {
+    if sets == 0 {
+        return Err(Error::Unsupported {
+            what: "measuring".into(),
+            expected: "at least one input set".into(),
+            got: "none".into(),
+        });
     }
+    // The first call warms; the second round estimates.
+    call(stream, 0)?;
+    stream.synchronize()?;
+    let probes = sets.min(4);
+    let start = stream.record()?;
+    (0..probes).try_for_each(|set| call(stream, set))?;
     stream.synchronize()?;
     let one_us = start.elapsed_us(&stream.record()?)?.max(0.1) / probes as f64;
-    let calls = calls_for(one_us, options.replay_us(), options.calls_max, sets.len());
-    let run = |stream: &Stream, from: usize, n: usize| -> Result<()> {
-        (from..from + n).try_for_each(|i| stream.run(&sets[i % sets.len()]))
-    };
-    if let Some(graph) = stream.capture(|s| run(s, 0, calls))? {
-        let times = replays(&stream, &graph, options)?;
-        return Ok(summary(times, calls, sets.len(), "graph", options));
+    let calls = calls_for(one_us, options.replay_us(), options.calls_max, sets);
+    let run = |from: usize, n: usize| -> Result<()> { (from..from + n).try_for_each(|i| call(stream, i % sets)) };
+    if let Some(graph) = stream.capture(|_| run(0, calls))? {
+        let times = replays(stream, &graph, options)?;
+        return Ok(summary(times, calls, sets, "graph", options));
     }
     // Without graphs calls are synchronous and slow; whole rotations would take minutes.
     let calls = calls_for(one_us, options.replay_us(), options.calls_max, 1);
     let mut times = vec![];
     for replay in 0..options.replays.max(1) {
         let start = Instant::now();
-        run(&stream, replay * calls, calls)?;
+        run(replay * calls, calls)?;
         stream.synchronize()?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    Ok(summary(times, calls, sets.len(), "wall", options))
+    Ok(summary(times, calls, sets, "wall", options))
 }
 
 fn replays(stream: &Stream, graph: &Graph, options: &MeasureOptions) -> Result<Vec<f64>> {

@@ -4,9 +4,9 @@
 #![allow(clippy::print_stdout, reason = "a skip says why")]
 
 use kiln_codegen::abi::{Signature, TensorView};
-use kiln_codegen::emit::Source;
 use kiln_codegen::emit::cuda::prelude::wgmma::Wgmma;
 use kiln_codegen::emit::cuda::prelude::{self, Snippet};
+use kiln_codegen::emit::{GridPlan, Source};
 use kiln_codegen::formats;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::{Access, DType};
@@ -79,7 +79,8 @@ fn array(name: &str, access: Access, view: &TensorView) -> SimArg {
 }
 
 fn execute(text: &str, entry: &str, shape: Shape, args: &[SimArg]) -> Findings {
-    let compiler = HostCompiler::new(&Settings::default(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(text, entry).unwrap_or_else(|e| panic!("{e}"));
     let by = Exploration { spin_limit: 600_000, ..Exploration::new(4) };
     run(&program, shape, args, &by).unwrap_or_else(|e| panic!("{e}"))

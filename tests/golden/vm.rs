@@ -19,6 +19,20 @@ fn text(diagnostics: &[diag::Diagnostic]) -> String {
     diagnostics.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The plan of a declared case, over tensors of zero bytes.
+#[allow(dead_code, reason = "not every test that shares this file asks for plans")]
+pub fn plan(op: &dyn OpSpec, case: &Case, configs: &dyn Configs) -> Result<kiln_codegen::abi::Plan, String> {
+    let inputs: BTreeMap<String, TensorSpec> =
+        case.inputs.iter().map(|i| (i.tensor.name.clone(), i.tensor.clone())).collect();
+    let mut problem = Problem { tensors: BTreeMap::new(), params: case.params.clone() };
+    let outputs = op.outputs(&inputs, &case.params).map_err(|e| e.to_string())?;
+    for t in inputs.values().chain(&outputs) {
+        let memory = Arc::new(HostMemory::zeroed(t.dtype.bytes(t.shape.iter().product())));
+        problem.tensors.insert(t.name.clone(), TensorView::contiguous(t.dtype, &t.shape, memory));
+    }
+    op.plan(&problem, configs).map_err(|e| e.to_string())
+}
+
 /// Outputs by name, or what went wrong; findings of the sanitizer count as wrong.
 pub fn run(
     op: &dyn OpSpec,

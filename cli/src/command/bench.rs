@@ -1,26 +1,26 @@
 //! `kiln bench`: the time of an operator on a device, beside the time its bytes would take at the copy rate.
 //!
 //! Method: `runtime::measure` (rotating inputs, one captured graph, median of replays). Correctness comes first: the
-//! output of the measured problem is judged before it is timed.
+//! output of the measured problem is judged before it is timed, whole or a sample of it (`crate::sample`).
 
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::instance::{self, Overrides};
-use crate::judge;
+use crate::instance::{self, Chosen, Overrides};
 use crate::output::{Output, json_number};
+use crate::peers;
+use crate::roofline;
 use crate::runner;
+use crate::sample;
 use crate::shapes::{self, Wanted};
 use clap::ValueEnum;
-use kiln_codegen::spec::{Case, OpSpec};
+use kiln_codegen::spec::{Case, Configs, OpSpec};
 use kiln_runtime::Device;
 use kiln_runtime::measure::{self, MeasureOptions, Measurement, Mode};
+use kiln_runtime::tune::records::Tuned;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Above this many input elements the plain reference would take minutes; the result is then not judged.
-const JUDGED_ELEMENTS: usize = 1 << 27;
 
 /// On the CPU only shapes up to this many bytes run unless a shape is named: the others are for GPUs.
 const CPU_BYTES: f64 = (64 << 20) as f64;
@@ -45,16 +45,20 @@ pub struct Args {
     /// Config fields other than the default
     #[arg(long, value_name = "K=V,..")]
     pub config: Option<String>,
+    /// Ignore tuning records: every kernel runs its default config
+    #[arg(long)]
+    pub untuned: bool,
     /// Clock rate to see: before the power limit lowers it, or after
     #[arg(long, value_enum, default_value_t = ModeArg::Burst)]
     pub mode: ModeArg,
     /// Append the rows as JSON lines, with date and command
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Measure other libraries too (not available yet)
+    /// Beside each shape, products of the vendor's library measured in the same run (cuda:N), and what other libraries
+    /// reached elsewhere, marked recorded
     #[arg(long)]
     pub peers: bool,
-    /// Draw the results (not available yet)
+    /// Draw the results under the copy rate: operations a second over operations a byte
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
@@ -73,14 +77,6 @@ pub enum ModeArg {
 /// # Errors
 /// Unknown names, keys or files; a missing device; a wrong result.
 pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Failure> {
-    for (given, option, instead) in [
-        (args.peers, "--peers", "the scripts in `benches` measure other libraries in the same format"),
-        (args.plot.is_some(), "--plot", "use --record and any plotting tool that reads JSON lines"),
-    ] {
-        if given {
-            return Err(Failure::usage(option, "an option that is available", "one that is not yet", instead));
-        }
-    }
     let wanted = match &args.shapes {
         Some(file) => shapes::read(ops, file)?,
         None => shapes::choose(ops, &args.names, &args.shape)?,
@@ -89,6 +85,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         // A measurement takes a while; a file that cannot be written should be known before.
         files::append(path, "")?;
     }
+    if let Some(path) = &args.plot {
+        files::write_atomic(path, roofline::svg(&[], None, "").as_bytes())?;
+    }
     let device = device::open(&args.device, false)?;
     let mode = match args.mode {
         ModeArg::Burst => Mode::Burst,
@@ -96,6 +95,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     };
     let options = MeasureOptions { mode, ..MeasureOptions::default() };
     let ceiling = ceiling(ops, &device, &options);
+    let tuned = instance::tuned(&device, args.untuned);
     let columns = &[
         "op",
         "shape",
@@ -109,21 +109,36 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         "floor_us",
         "of_floor",
         "rel_err",
+        "judged",
+        "record",
         "reason",
     ];
     let mut table = out.table("bench", columns);
-    let mut failed = 0;
+    let (mut failed, mut drawn) = (0, vec![]);
     let explicit = !args.shape.is_empty() || args.shapes.is_some();
     for (i, w) in wanted.iter().enumerate() {
         out.progress(&format!("{}/{} {} {}", i + 1, wanted.len(), w.op, instance::shape_text(&w.shape)));
-        let row = measured(w, args, &device, &options, ceiling, explicit)?;
-        failed += usize::from(row["status"] == "fail");
-        if let Some(path) = &args.record {
-            record(path, &row, &device)?;
+        let mut all = vec![measured(w, args, &device, &options, tuned.as_ref(), ceiling, explicit)?];
+        failed += usize::from(all[0]["status"] == "fail");
+        if args.peers {
+            all.extend(yardsticks(w, &all[0], &device, &options, ceiling, out));
         }
-        table.row(row)?;
+        for row in all {
+            // What was recorded elsewhere is no measurement of this machine.
+            if let Some(path) = args.record.as_ref().filter(|_| row["status"] != "recorded") {
+                record(path, &row, &device)?;
+            }
+            table.row(row.clone())?;
+            drawn.push(row);
+        }
     }
     table.finish()?;
+    if let Some(path) = &args.plot {
+        let info = device.info();
+        let title = format!("{} ({}), {}, {}", info.name, info.model, options.mode.name(), today());
+        files::write_atomic(path, roofline::svg(&drawn, ceiling, &title).as_bytes())?;
+        out.note(&format!("drawn: {}", path.display()))?;
+    }
     let info = device.info();
     out.note(&format!("device: {} ({})", info.name, info.model))?;
     match ceiling {
@@ -131,6 +146,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
             out.note(&format!("copy ceiling: {rate:.0} GB/s; floor_us is the operator's bytes at that rate"))?
         }
         None => out.note("no copy ceiling: this build has no operator with the bench name copy_kernel")?,
+    }
+    if let Some(text) = instance::tuning_notes(tuned.as_ref()) {
+        out.note(&text)?;
     }
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} of {} shapes failed", wanted.len())));
@@ -178,22 +196,93 @@ fn ceiling(ops: &[Arc<dyn OpSpec>], device: &Device, options: &MeasureOptions) -
     Some(cost.bytes / time.median_us * 1e-3)
 }
 
+/// Rows of the peers of a shape: the vendor's library, then what others reached elsewhere.
+fn yardsticks(
+    w: &Wanted,
+    own: &Value,
+    device: &Device,
+    options: &MeasureOptions,
+    ceiling: Option<f64>,
+    out: Output,
+) -> Vec<Value> {
+    let mut rows = vec![];
+    // A shape that does not fit this machine, or this build, is measured with nothing.
+    let runs = own["status"] != "skip";
+    for y in peers::yardsticks(&w.op).into_iter().filter(|_| runs) {
+        out.progress(&format!("{} {} {}", y.peer, y.op, instance::shape_text(&w.shape)));
+        let mut row = blank(w, y.op, y.peer, device, options);
+        let Some(op) = w.selection.as_ref().map(|s| s.op.as_ref()) else { continue };
+        let result = instance::bench_case(op, &w.shape)
+            .map_err(|e| e.message().unwrap_or_default().to_string())
+            .and_then(|case| Ok((peers::measure(&y, op, &case, device, options)?, case)));
+        match result {
+            Ok(((time, verdict, library), case)) => {
+                numbers(&mut row, op, &case, &time, ceiling);
+                row["rel_err"] = json_number(verdict.rel_err);
+                row["judged"] = verdict.judged.into();
+                row["reason"] = library.into();
+            }
+            Err(reason) => {
+                row["status"] = if reason.starts_with("wrong result") { "fail" } else { "skip" }.into();
+                row["reason"] = reason.into();
+            }
+        }
+        rows.push(row);
+    }
+    for r in peers::recorded(w) {
+        let text = |name: &str| r.line[name].as_str().unwrap_or_default().to_string();
+        let mut row = blank(w, &text("op"), &text("peer"), device, options);
+        for name in ["shape", "median_us", "tflops", "gbps", "rel_err"] {
+            row[name] = r.line[name].clone();
+        }
+        row["device"] = "".into();
+        row["status"] = "recorded".into();
+        row["reason"] = r.source.into();
+        rows.push(row);
+    }
+    rows
+}
+
+/// A row of a shape before anything was measured.
+fn blank(w: &Wanted, op: &str, peer: &str, device: &Device, options: &MeasureOptions) -> Value {
+    let shape: Map<String, Value> = w.shape.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
+    json!({
+        "op": op, "shape": shape, "peer": peer, "device": device.name(), "status": "ok", "config": {},
+        "median_us": null, "min_us": null, "p95_us": null, "tflops": null, "gbps": null, "floor_us": null,
+        "of_floor": null, "rel_err": null, "judged": "", "record": "", "calls": null, "sets": null, "timer": null,
+        "mode": options.mode.name(), "reason": "",
+    })
+}
+
+/// Fills a row's times and rates.
+fn numbers(row: &mut Value, op: &dyn OpSpec, case: &Case, m: &Measurement, ceiling: Option<f64>) {
+    let cost = op.cost(&instance::input_specs(case), &case.params);
+    row["median_us"] = json_number(m.median_us);
+    row["min_us"] = json_number(m.min_us);
+    row["p95_us"] = json_number(m.p95_us);
+    row["tflops"] = json_number(cost.flops / m.median_us * 1e-6);
+    row["gbps"] = json_number(cost.bytes / m.median_us * 1e-3);
+    if let Some(rate) = ceiling {
+        let floor = cost.bytes / rate * 1e-3;
+        row["floor_us"] = json_number(floor);
+        row["of_floor"] = json_number(floor / m.median_us);
+    }
+    row["calls"] = m.calls.into();
+    row["sets"] = m.sets.into();
+    row["timer"] = m.timer.into();
+}
+
 /// One row.
 fn measured(
     w: &Wanted,
     args: &Args,
     device: &Device,
     options: &MeasureOptions,
+    tuned: Option<&Tuned>,
     ceiling: Option<f64>,
     explicit: bool,
 ) -> Result<Value, Failure> {
-    let shape: Map<String, Value> = w.shape.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
-    let mut row = json!({
-        "op": w.op, "shape": shape, "peer": "kiln", "device": device.name(), "status": "ok", "config": {},
-        "median_us": null, "min_us": null, "p95_us": null, "tflops": null, "gbps": null, "floor_us": null,
-        "of_floor": null, "rel_err": null, "calls": null, "sets": null, "timer": null, "mode": options.mode.name(),
-        "reason": "",
-    });
+    let mut row = blank(w, &w.op, "kiln", device, options);
     let mut end = |status: &str, reason: String| {
         row["status"] = status.into();
         row["reason"] = reason.into();
@@ -204,14 +293,15 @@ fn measured(
     };
     let op = selection.op.as_ref();
     let instance_args = instance::InstanceArgs { config: args.config.clone(), ..Default::default() };
-    let configs = instance_args.configs(selection)?;
+    let overrides = instance_args.configs(selection)?;
+    let configs = Chosen { overrides: &overrides, tuned };
     let case = instance::bench_case(op, &w.shape)?;
     let cost = op.cost(&instance::input_specs(&case), &case.params);
     let on_cpu = device.target().caps().is_none();
     if on_cpu && !explicit && cost.bytes > CPU_BYTES {
         return Ok(end("skip", "a shape for GPUs; name it with --shape to run it here".into()));
     }
-    let rel_err = match judged(op, &case, &configs, device) {
+    let verdict = match judged(op, &case, &configs, device) {
         Ok(x) => x,
         Err(reason) => return Ok(end("fail", reason)),
     };
@@ -224,57 +314,45 @@ fn measured(
         let fields = step.config.0.iter().map(|(k, v)| (k.clone(), Value::from(v.to_string())));
         row["config"] = Value::Object(fields.collect());
     }
-    row["median_us"] = json_number(m.median_us);
-    row["min_us"] = json_number(m.min_us);
-    row["p95_us"] = json_number(m.p95_us);
-    row["tflops"] = json_number(cost.flops / m.median_us * 1e-6);
-    row["gbps"] = json_number(cost.bytes / m.median_us * 1e-3);
-    if let Some(rate) = ceiling {
-        let floor = cost.bytes / rate * 1e-3;
-        row["floor_us"] = json_number(floor);
-        row["of_floor"] = json_number(floor / m.median_us);
+    row["record"] = configs.record().into();
+    numbers(&mut row, op, &case, &m, ceiling);
+    match verdict {
+        Some(v) => {
+            row["rel_err"] = json_number(v.rel_err);
+            row["judged"] = v.judged.into();
+        }
+        None => {
+            row["judged"] = "nothing".into();
+            row["reason"] = "too large for its plain reference, and the operator declares no `splits`".into();
+        }
     }
-    row["rel_err"] = rel_err.map_or(Value::Null, json_number);
-    if rel_err.is_none() {
-        row["reason"] = "timed, not judged: too large for the plain reference".into();
-    }
-    row["calls"] = m.calls.into();
-    row["sets"] = m.sets.into();
-    row["timer"] = m.timer.into();
     Ok(row)
 }
 
-/// Runs once and compares with the reference: the relative error over all outputs, `None` if the problem is too large.
-fn judged(op: &dyn OpSpec, case: &Case, configs: &Overrides, device: &Device) -> Result<Option<f64>, String> {
-    let elements: usize = case.inputs.iter().map(|i| i.tensor.shape.iter().product::<usize>()).sum();
-    if elements > JUDGED_ELEMENTS {
-        return Ok(None);
-    }
-    let ready = runner::declared(op, case)?;
-    let (outcome, worst) = ready.run(device, op, configs)?;
-    if let Some(judge::Judged { output, verdict }) = worst
-        && !verdict.ok
-    {
-        return Err(format!("wrong result: {output}: {}", verdict.reason));
-    }
-    let (mut error, mut norm) = (0.0, 0.0);
-    for (name, got) in &outcome.outputs {
-        let Some(want) = ready.known.get(name) else {
-            continue;
-        };
-        for (g, w) in got.to_f64().iter().zip(want.to_f64()).filter(|(_, w)| w.is_finite()) {
-            error += (g - w) * (g - w);
-            norm += w * w;
+/// Runs once and compares with the reference, or a sample of the result where the whole would take too long; `None` if
+/// the operator cannot be cut and is too large.
+fn judged(
+    op: &dyn OpSpec,
+    case: &Case,
+    configs: &dyn Configs,
+    device: &Device,
+) -> Result<Option<sample::Verdict>, String> {
+    let inputs = runner::filled(op, op.info().name, case)?;
+    let outcome = runner::execute(device, op, &inputs, &case.params, configs)?;
+    let verdict = sample::judge(op, case, &inputs, &outcome.outputs)?;
+    match verdict.as_ref().and_then(|v| v.worst.as_ref().map(|w| (w, &v.judged))) {
+        Some((w, judged)) if !w.verdict.ok => {
+            Err(format!("wrong result: {}: {} (judged: {judged})", w.output, w.verdict.reason))
         }
+        _ => Ok(verdict),
     }
-    Ok(Some(if norm > 0.0 { (error / norm).sqrt() } else { error.sqrt() }))
 }
 
 /// Times a problem over independent input sets.
 fn time(
     op: &dyn OpSpec,
     case: &Case,
-    configs: &Overrides,
+    configs: &dyn Configs,
     device: &Device,
     options: &MeasureOptions,
 ) -> Result<Measurement, String> {

@@ -10,6 +10,7 @@ use crate::instance::{self, InstanceArgs, Step};
 use crate::machine_code;
 use crate::output::{Output, number};
 use kiln_codegen::abi::Arg;
+use kiln_codegen::analysis::fingerprint::fingerprint;
 use kiln_codegen::compile::Lowered;
 use kiln_codegen::ir::effects;
 use kiln_codegen::ir::{Base, BlockId, BufferId, Distribution, Kernel, Op, OpId, Order, Space, SpanId, Stage};
@@ -44,10 +45,16 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     out.document("explain", &[("kernel", &step.title()), ("target", target.name())], &text)
 }
 
+/// Appends a line; writing to a string cannot fail.
+macro_rules! line {
+    ($t:expr, $($arg:tt)*) => { let _ = writeln!($t, $($arg)*); };
+}
+
 fn text(selection: &Selection, step: &Step, case: &Case, target: Target) -> Result<String, Failure> {
     let built = emit::build(step)?;
     let mut t = String::new();
     head(&mut t, selection, step, case, &built.kernel, target);
+    line!(t, "  numerics   {}", fingerprint(&built.kernel));
     match target.caps() {
         None => {
             kernel(&mut t, &built.kernel, &built.facts);
@@ -60,11 +67,6 @@ fn text(selection: &Selection, step: &Step, case: &Case, target: Target) -> Resu
         }
     }
     Ok(t)
-}
-
-/// Appends a line; writing to a string cannot fail.
-macro_rules! line {
-    ($t:expr, $($arg:tt)*) => { let _ = writeln!($t, $($arg)*); };
 }
 
 fn head(t: &mut String, selection: &Selection, step: &Step, case: &Case, k: &Kernel, target: Target) {

@@ -5,6 +5,7 @@ pub mod check;
 pub mod doctor;
 pub mod emit;
 pub mod explain;
+pub mod invariance;
 pub mod list;
 pub mod new;
 pub mod run;

@@ -4,11 +4,12 @@ use crate::cases;
 use crate::catalog::{self, Selection};
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
-use crate::instance::{InstanceArgs, Overrides};
+use crate::instance::{self, Chosen, InstanceArgs, Overrides};
 use crate::output::{Output, json_number};
 use crate::runner::{self, Ready};
 use kiln_codegen::spec::OpSpec;
 use kiln_runtime::Device;
+use kiln_runtime::tune::records::Tuned;
 use regex::Regex;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,9 @@ pub struct Args {
     /// Fail on races, out-of-bounds accesses, uninitialised reads and uncovered outputs (device cpu)
     #[arg(long)]
     pub sanitize: bool,
+    /// Ignore tuning records: every kernel runs its default config
+    #[arg(long)]
+    pub untuned: bool,
     /// Which instances
     #[command(flatten)]
     pub instance: InstanceArgs,
@@ -71,12 +75,13 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         return Err(Failure::usage(place, "at least one case", "none that matches", next));
     }
     let device = device::open(&args.device, args.sanitize)?;
-    let columns = &["op", "case", "status", "output", "metric", "value", "limit", "ms", "reason"];
+    let tuned = instance::tuned(&device, args.untuned);
+    let columns = &["op", "case", "status", "output", "metric", "value", "limit", "ms", "record", "reason"];
     let mut table = out.table("run", columns);
     let mut counts = [0usize; 3];
     for (i, t) in todo.iter().enumerate() {
         out.progress(&format!("{}/{} {}", i + 1, todo.len(), t.id));
-        let row = row(&device, t);
+        let row = row(&device, t, tuned.as_ref());
         counts[match row["status"].as_str() {
             Some("ok") => 0,
             Some("fail") => 1,
@@ -85,6 +90,9 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         table.row(row)?;
     }
     table.finish()?;
+    if let Some(text) = instance::tuning_notes(tuned.as_ref()) {
+        out.note(&text)?;
+    }
     let [ok, failed, skipped] = counts;
     let summary = format!("{ok} ok, {failed} failed, {skipped} skipped on {}", device.name());
     if failed > 0 {
@@ -158,17 +166,18 @@ fn declared(selections: &[Selection], args: &Args) -> Result<Vec<Todo>, Failure>
     Ok(out)
 }
 
-fn row(device: &Device, t: &Todo) -> Value {
+fn row(device: &Device, t: &Todo, tuned: Option<&Tuned>) -> Value {
+    let configs = Chosen { overrides: &t.configs, tuned };
     let base = |status: &str, reason: &str| {
         json!({
             "op": t.op_name, "case": t.id, "device": device.name(), "status": status, "output": null, "metric": null,
-            "value": null, "limit": null, "reason": reason, "ms": null, "messages": [],
+            "value": null, "limit": null, "reason": reason, "ms": null, "messages": [], "record": "",
         })
     };
     let Some(op) = &t.op else {
         return base("skip", &format!("no operator `{}` in this build", t.op_name));
     };
-    let ran = (t.load)().and_then(|ready| ready.run(device, op.as_ref(), &t.configs));
+    let ran = (t.load)().and_then(|ready| ready.run(device, op.as_ref(), &configs));
     let (outcome, judged) = match ran {
         Ok(x) => x,
         Err(reason) => return base("fail", &reason),
@@ -186,6 +195,7 @@ fn row(device: &Device, t: &Todo) -> Value {
     row["value"] = json_number(v.value);
     row["limit"] = json_number(v.limit);
     row["ms"] = json_number((outcome.ms * 1e3).round() / 1e3);
+    row["record"] = configs.record().into();
     row["messages"] = outcome.messages.into();
     row
 }

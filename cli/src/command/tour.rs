@@ -6,7 +6,7 @@ use crate::command::emit;
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::instance::{InstanceArgs, Overrides};
+use crate::instance::{InstanceArgs, Overrides, Step, shape_text};
 use crate::output::{Output, json_number};
 use crate::runner;
 use kiln_codegen::compile;
@@ -27,13 +27,17 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
     let mut table =
         out.table("tour", &["op", "cases", "status", "value", "limit", "ms", "sources", "formula", "reason"]);
     let mut failed = 0;
-    let mut unwritten = None;
+    let (mut unwritten, mut unlaunched, mut launched) = (None, vec![], vec![]);
     for (i, op) in ops.iter().enumerate() {
         out.progress(&format!("{}/{} {}", i + 1, ops.len(), op.info().name));
         let mut row = row(&device, op);
         failed += usize::from(row["status"] != "ok");
         match sources(op, &folder) {
-            Ok(written) => row["sources"] = written.into(),
+            Ok(written) => {
+                row["sources"] = written.files.into();
+                launched.extend(written.launched);
+                unlaunched.extend(written.unlaunched);
+            }
             Err(e) => unwritten = e.message().map(String::from),
         }
         table.row(row)?;
@@ -45,7 +49,14 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
         None => out.note(&format!("sources: {}", folder.display()))?,
         Some(why) => out.note(&format!("sources: not all written: {why}"))?,
     }
-    out.note("next: kiln list, kiln explain rmsnorm --target sm_90a, kiln run --sanitize, kiln doctor, kiln new NAME")?;
+    // Another operator may launch the same kernel.
+    unlaunched.retain(|kernel| !launched.contains(kernel));
+    if !unlaunched.is_empty() {
+        out.note(&format!("no source, since no declared case or bench shape launches it: {}", unlaunched.join(", ")))?;
+    }
+    let kernel = ops.iter().flat_map(|op| crate::catalog::kernel_names(op.as_ref())).next();
+    let explain = kernel.map_or(String::new(), |k| format!("kiln explain {k} --target sm_90a, "));
+    out.note(&format!("next: kiln list, {explain}kiln run --sanitize, kiln doctor, kiln new NAME"))?;
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} of {} operators failed on {}", ops.len(), info.name)));
     }
@@ -86,12 +97,25 @@ fn row(device: &Device, op: &Arc<dyn OpSpec>) -> Value {
     })
 }
 
-/// Writes the source of each kernel for each target with a source; returns how many files.
-fn sources(op: &Arc<dyn OpSpec>, folder: &Path) -> Result<usize, Failure> {
-    let mut written = 0;
+/// What was written for an operator.
+#[derive(Default)]
+struct Written {
+    files: usize,
+    /// Kernels with a source.
+    launched: Vec<String>,
+    /// Kernels that neither a declared case nor a bench shape launches: there is no instance to emit.
+    unlaunched: Vec<String>,
+}
+
+/// Writes the source of each kernel for each target with a source.
+fn sources(op: &Arc<dyn OpSpec>, folder: &Path) -> Result<Written, Failure> {
+    let mut written = Written::default();
     for kernel in crate::catalog::kernel_names(op.as_ref()) {
         let selection = Selection { op: op.clone(), kernel: Some(kernel.clone()) };
-        let (step, _) = emit::first_step(&selection, &InstanceArgs::default())?;
+        let Some(step) = instance_of(&selection) else {
+            written.unlaunched.push(kernel);
+            continue;
+        };
         let built = emit::build(&step)?;
         for target in Target::ALL.into_iter().filter(|t| t.caps().is_some()) {
             let lowered = compile::source(&built, target)
@@ -100,8 +124,18 @@ fn sources(op: &Arc<dyn OpSpec>, folder: &Path) -> Result<usize, Failure> {
             std::fs::create_dir_all(&place)
                 .map_err(|e| Failure::environment(place.display(), "a folder to write to", e, "set KILN_DIR"))?;
             files::write_atomic(&place.join(format!("{kernel}.cu")), lowered.source.text.as_bytes())?;
-            written += 1;
+            written.files += 1;
         }
+        written.launched.push(kernel);
     }
     Ok(written)
+}
+
+/// The first declared case that launches a kernel, or the first bench shape.
+fn instance_of(selection: &Selection) -> Option<Step> {
+    let first = |args: &InstanceArgs| emit::first_step(selection, args).ok().map(|(step, _)| step);
+    first(&InstanceArgs::default()).or_else(|| {
+        let shapes = selection.op.bench_shapes().into_iter();
+        shapes.map(|s| InstanceArgs { shape: Some(shape_text(&s)), ..Default::default() }).find_map(|a| first(&a))
+    })
 }

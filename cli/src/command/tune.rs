@@ -6,7 +6,7 @@ use crate::catalog::{self, Selection};
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
-use crate::instance::{self, shape_text};
+use crate::instance;
 use crate::output::{Output, Table, json_number};
 use crate::runner;
 use kiln_codegen::host_tensor::HostTensor;
@@ -273,9 +273,8 @@ fn sizes(key: &Value) -> BTreeMap<String, usize> {
 }
 
 fn record_row(path: &Path, key: &Value, status: &str, reason: &str) -> Value {
-    let sizes: Vec<(String, usize)> = sizes(key).into_iter().collect();
     json!({
-        "kernel": key["kernel"], "shape": shape_text(&sizes), "status": status, "target": key["target"],
+        "kernel": key["kernel"], "shape": sizes(key), "status": status, "target": key["target"],
         "device": key["device"], "compiler": key["compiler"], "reason": reason,
         "file": path.file_name().map(|n| n.to_string_lossy().into_owned()),
     })

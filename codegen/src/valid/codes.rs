@@ -109,6 +109,11 @@ pub const CODES: &[Code] = &[
         "the order of atomics changes from run to run: derive the value from a scan",
     ),
     code(
+        "V0602",
+        "a deterministic kernel reads a tensor that its blocks update",
+        "read it in a kernel that runs afterwards",
+    ),
+    code(
         "V0611",
         "work along a batch-invariant dimension depends on its extent",
         "derive loop bounds and splits from the row's own data or from the config",
@@ -117,5 +122,10 @@ pub const CODES: &[Code] = &[
         "V0612",
         "`batch_invariant` names a dimension the kernel does not have",
         "name one of the kernel's dimensions",
+    ),
+    code(
+        "V0613",
+        "a row of an output depends on the extent, on its position or on other rows along a batch-invariant dimension",
+        "compute a row from its own data and the config",
     ),
 ];

@@ -55,7 +55,7 @@ pub fn check(kernel: &Kernel) -> Result<Facts, Vec<Diagnostic>> {
         initial::check(kernel, &ranges, &mut found);
         phases::check(kernel, &ranges, &guards, &mut found);
         schedule::check(kernel, &mut found);
-        properties::check(kernel, &mut found);
+        properties::check(kernel, &ranges, &mut found);
     }
     found.sort_by_key(|d| (d.span.file.clone(), d.span.line, d.span.column, d.code));
     found.dedup();

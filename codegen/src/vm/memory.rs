@@ -3,7 +3,7 @@
 //! Lanes come in three classes: f32 for every float format, i32 for integers of up to 32 bits and Bool, i64. Tiles are
 //! kept in their class, decoded, unless a view reinterprets their bytes. Nothing here checks views; callers have.
 
-use super::convert;
+use super::{convert, simd};
 use crate::formats;
 use crate::host_memory::HostMemory;
 use crate::ir::DType;
@@ -175,6 +175,7 @@ impl Lane for f32 {
                 });
                 true
             }
+            DType::Bf16 if simd::bf16_from_words(memory, first, out) => true,
             DType::Bf16 => {
                 let (quads, _) = out.as_chunks_mut::<4>();
                 memory.each_word(first, quads.len(), |i, w| {
@@ -205,6 +206,7 @@ impl Lane for f32 {
                 });
                 true
             }
+            DType::Bf16 if simd::bf16_to_words(memory, first, x) => true,
             DType::Bf16 => {
                 let (quads, _) = x.as_chunks::<4>();
                 memory.set_words(first, quads.len(), |i| {

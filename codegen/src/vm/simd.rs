@@ -7,6 +7,7 @@
 use super::lanes::{self, fma_exact};
 use super::memory::{self, Global, Lane, Regs, Side, Tile};
 use super::program::Reg;
+use crate::host_memory::HostMemory;
 use crate::ir::{BinaryOp, CmpOp, DType, UnaryOp};
 use std::sync::OnceLock;
 
@@ -98,6 +99,32 @@ for_each_level! {
     write_global<T: Lane>(g: &Global, dtype: DType, at: i64, stride: i64, x: &[T], bytes: &mut Vec<u8>) = memory::write_global;
     /// Writes elements to a tile. The range has been checked.
     write_tile<T: Lane>(t: &mut Tile, dtype: DType, at: i64, stride: i64, x: &[T]) = memory::write_tile;
+}
+
+/// Decodes bf16 numbers that fill whole 64-bit words from word `first` on; false if this host has no fast way.
+pub fn bf16_from_words(memory: &HostMemory, first: usize, out: &mut [f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level() >= Level::Avx2 {
+        let words = memory.words(first, out.len() / 4);
+        // SAFETY: the host has AVX2.
+        unsafe { x86::bf16_from_words(words, out) };
+        return true;
+    }
+    let _ = (memory, first, out);
+    false
+}
+
+/// Encodes bf16 numbers into whole 64-bit words from word `first` on; false if this host has no fast way.
+pub fn bf16_to_words(memory: &HostMemory, first: usize, x: &[f32]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level() >= Level::Avx2 {
+        let words = memory.words(first, x.len() / 4);
+        // SAFETY: the host has AVX2.
+        unsafe { x86::bf16_to_words(words, x) };
+        return true;
+    }
+    let _ = (memory, first, x);
+    false
 }
 
 /// A strided matrix: element `(i, j)` is `data[i * row + j * col]`.
@@ -290,31 +317,68 @@ fn pack(level: Level, b: &Matrix, k0: usize, depth: usize, j0: usize, width: usi
 mod x86 {
     use super::{NAN, Step};
     use std::arch::x86_64::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    #[target_feature(enable = "avx2")]
+    pub fn bf16_from_words(words: &[AtomicU64], out: &mut [f32]) {
+        let load = |w: &AtomicU64| w.load(Relaxed) as i64;
+        let (pairs, last) = words.as_chunks::<2>();
+        let (eights, rest) = out.as_chunks_mut::<8>();
+        for ([a, b], to) in pairs.iter().zip(eights) {
+            let v = _mm256_cvtepu16_epi32(_mm_set_epi64x(load(b), load(a)));
+            let v = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v));
+            // SAFETY: eight numbers.
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) };
+        }
+        if let ([w], [a, b, c, d, ..]) = (last, rest) {
+            let w = w.load(Relaxed);
+            [*a, *b, *c, *d] = std::array::from_fn(|k| f32::from_bits(((w >> (16 * k)) as u32) << 16));
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn bf16_to_words(words: &[AtomicU64], x: &[f32]) {
+        let (pairs, last) = words.as_chunks::<2>();
+        let (eights, rest) = x.as_chunks::<8>();
+        for ([a, b], from) in pairs.iter().zip(eights) {
+            // SAFETY: eight numbers.
+            let v = _mm256_castps_si256(unsafe { _mm256_loadu_ps(from.as_ptr()) });
+            let high = _mm256_srli_epi32::<16>(v);
+            let packed = _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256::<1>(high));
+            a.store(_mm_cvtsi128_si64(packed) as u64, Relaxed);
+            b.store(_mm_extract_epi64::<1>(packed) as u64, Relaxed);
+        }
+        if let ([w], [a, b, c, d, ..]) = (last, rest) {
+            let [a, b, c, d] = [a, b, c, d].map(|v| (v.to_bits() >> 16) as u64);
+            w.store(a | b << 16 | c << 32 | d << 48, Relaxed);
+        }
+    }
 
     /// # Safety
     /// The host has AVX2; blocks of eight rows, `from_row` and `to_row` apart, of eight elements exist at both pointers.
     #[target_feature(enable = "avx2")]
     pub unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        // SAFETY: the caller's blocks.
-        let r: [__m256; 8] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(from.add(i * from_row)) });
-        let pairs: [__m256; 8] = std::array::from_fn(|i| {
-            let (x, y) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
-            if i % 2 == 0 { _mm256_unpacklo_ps(x, y) } else { _mm256_unpackhi_ps(x, y) }
-        });
-        // Each four rows: columns 0|4, 1|5, 2|6, 3|7 of the two halves.
-        let quads: [__m256; 8] = std::array::from_fn(|i| {
-            let base = i / 4 * 4;
-            let half = i % 4 / 2;
-            let (x, y) = (pairs[base + half], pairs[base + 2 + half]);
-            if i % 2 == 0 { _mm256_shuffle_ps::<0x44>(x, y) } else { _mm256_shuffle_ps::<0xee>(x, y) }
-        });
-        for i in 0..4 {
-            let low = _mm256_permute2f128_ps::<0x20>(quads[i], quads[4 + i]);
-            let high = _mm256_permute2f128_ps::<0x31>(quads[i], quads[4 + i]);
-            // SAFETY: the caller's blocks.
-            unsafe {
-                _mm256_storeu_ps(to.add(i * to_row), low);
-                _mm256_storeu_ps(to.add((4 + i) * to_row), high);
+        for half in 0..2 {
+            // Row i in the low and row i + 4 in the high lanes, so that no shuffle has to cross them.
+            let r: [__m256; 4] = std::array::from_fn(|i| {
+                let at = from.wrapping_add(i * from_row + 4 * half);
+                // SAFETY: four elements of two rows of the caller's block.
+                unsafe {
+                    let low = _mm256_castps128_ps256(_mm_loadu_ps(at));
+                    _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(at.wrapping_add(4 * from_row)))
+                }
+            });
+            let (a, b) = (_mm256_unpacklo_ps(r[0], r[1]), _mm256_unpackhi_ps(r[0], r[1]));
+            let (c, d) = (_mm256_unpacklo_ps(r[2], r[3]), _mm256_unpackhi_ps(r[2], r[3]));
+            let columns = [
+                _mm256_shuffle_ps::<0x44>(a, c),
+                _mm256_shuffle_ps::<0xee>(a, c),
+                _mm256_shuffle_ps::<0x44>(b, d),
+                _mm256_shuffle_ps::<0xee>(b, d),
+            ];
+            for (k, column) in columns.into_iter().enumerate() {
+                // SAFETY: eight elements of a row of the caller's block.
+                unsafe { _mm256_storeu_ps(to.wrapping_add((4 * half + k) * to_row), column) };
             }
         }
     }
@@ -406,12 +470,15 @@ mod x86 {
             _mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes)
         };
         let masks = [mask(0), mask(8)];
+        // Masked stores take tens of cycles on some processors, and most panels are full.
+        let full = step.width == 16;
         let out = c[i * step.n + step.j0..].as_mut_ptr();
         let mut acc = [[_mm256_setzero_ps(); 2]; R];
         for (r, row) in acc.iter_mut().enumerate() {
             for (h, v) in row.iter_mut().enumerate() {
-                // SAFETY: masked lanes are columns of the row.
-                *v = unsafe { _mm256_maskload_ps(out.wrapping_add(r * step.n + 8 * h), masks[h]) };
+                let from = out.wrapping_add(r * step.n + 8 * h);
+                // SAFETY: all lanes of a full panel, and masked lanes of another, are columns of the row.
+                *v = unsafe { if full { _mm256_loadu_ps(from) } else { _mm256_maskload_ps(from, masks[h]) } };
             }
         }
         let mut a = step.a.data[i * step.a.row + step.k0 * step.a.col..].as_ptr();
@@ -433,8 +500,9 @@ mod x86 {
         for (r, row) in acc.iter().enumerate() {
             for (h, v) in row.iter().enumerate() {
                 let v = _mm256_blendv_ps(*v, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(*v, *v));
-                // SAFETY: masked lanes are columns of the row.
-                unsafe { _mm256_maskstore_ps(out.wrapping_add(r * step.n + 8 * h), masks[h], v) };
+                let to = out.wrapping_add(r * step.n + 8 * h);
+                // SAFETY: all lanes of a full panel, and masked lanes of another, are columns of the row.
+                unsafe { if full { _mm256_storeu_ps(to, v) } else { _mm256_maskstore_ps(to, masks[h], v) } };
             }
         }
         R

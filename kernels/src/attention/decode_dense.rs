@@ -18,10 +18,11 @@ use crate::numeric::round::f32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::{Arg, Launch, Plan, TensorView};
+use kiln_codegen::formats;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::{Config, ConfigValue};
@@ -290,7 +291,8 @@ impl OpSpec for MlaDecodeDense {
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
         let numbers = |name: &str| p::numbers(OP, problem, name);
-        let (q, cache) = (numbers("q")?, numbers("k_cache")?);
+        let q = numbers("q")?;
+        let cache = problem.tensors.get("k_cache").ok_or_else(|| p::refuse(OP, "needs the tensor `k_cache`"))?;
         let (table, lens) = (numbers("block_table")?, numbers("cache_seqlens")?);
         let mut out = vec![0.0; s.batch * s.queries * s.heads * s.dv];
         let mut lse = vec![0.0; s.batch * s.heads * s.queries];
@@ -298,16 +300,19 @@ impl OpSpec for MlaDecodeDense {
             let page = table[b * s.max_pages + j / s.page];
             let exists = page >= 0.0 && page < s.pages as f64;
             let at = ((page as usize * s.page + j % s.page) * s.key_heads + head) * s.dk;
-            exists.then(|| &cache[at..at + s.dk])
+            let number = |i: usize| formats::decode_f64(cache.dtype, cache.bits(i));
+            if exists { (at..at + s.dk).map(number).collect() } else { vec![0.0; s.dk] }
         };
-        let nothing = vec![0.0; s.dk];
         for b in 0..s.batch {
             let len = lens[b].clamp(0.0, (s.max_pages * s.page) as f64) as usize;
+            // A cache may be far larger than what the requests name of it.
+            let cached: Vec<Vec<Vec<f64>>> =
+                (0..s.key_heads).map(|head| (0..len).map(|j| key(b, j, head)).collect()).collect();
             for i in 0..s.queries {
                 let visible = if s.causal { (len + i + 1).saturating_sub(s.queries).min(len) } else { len };
                 for h in 0..s.heads {
-                    let head = h / (s.heads / s.key_heads);
-                    let keys: Vec<&[f64]> = (0..visible).map(|j| key(b, j, head).unwrap_or(&nothing)).collect();
+                    let named = &cached[h / (s.heads / s.key_heads)][..visible];
+                    let keys: Vec<&[f64]> = named.iter().map(Vec::as_slice).collect();
                     let row = (b * s.queries + i) * s.heads + h;
                     let (o, l) = softmax::reference(&q[row * s.dk..][..s.dk], &keys, s.dv, s.scale, None);
                     out[row * s.dv..][..s.dv].copy_from_slice(&o);
@@ -320,6 +325,15 @@ impl OpSpec for MlaDecodeDense {
             ("lse".into(), f32_tensor(&[s.batch, s.heads, s.queries], &lse)),
         ]
         .into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(s) = shape_of(specs, params) else { return vec![] };
+        let requests = ["q", "block_table", "cache_seqlens", "out", "lse"].map(|name| (name, 0, 1));
+        let mut splits = vec![p::split("b", s.batch, 1, &requests)];
+        if s.key_heads == 1 {
+            splits.push(p::split("h_q", s.heads, 1, &[("q", 2, 1), ("out", 2, 1), ("lse", 1, 1)]));
+        }
+        splits
     }
     fn tolerance(&self, output: &str, _: &Params) -> Tolerance {
         match output {

@@ -24,7 +24,7 @@ use kiln_codegen::abi::{Launch, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -334,6 +334,14 @@ impl OpSpec for MlaDecodeSparse {
             ("lse".into(), f32_tensor(&[s.batch, s.heads, s.queries], &lse)),
         ]
         .into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(s) = shape_of(specs, params) else { return vec![] };
+        let requests = ["q", "indices", "topk_length", "extra_indices", "extra_topk_length", "out", "lse"];
+        vec![
+            p::split("b", s.batch, 1, &requests.map(|name| (name, 0, 1))),
+            p::split("h_q", s.heads, 1, &[("q", 2, 1), ("attn_sink", 0, 1), ("out", 2, 1), ("lse", 1, 1)]),
+        ]
     }
     fn tolerance(&self, output: &str, _: &Params) -> Tolerance {
         match output {

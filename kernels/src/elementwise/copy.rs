@@ -11,7 +11,8 @@ use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, Params, Problem, TensorSpec, Tolerance,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, Params, Problem, Split, TensorSpec,
+    Tolerance,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,6 +72,10 @@ impl OpSpec for Copy {
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         p::host_specs(self, problem)?;
         Ok([("y".into(), problem.tensors["x"].clone())].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Vec<Split> {
+        let n = specs.get("x").map_or(0, |x| x.shape.iter().product());
+        vec![p::split("n", n, 1024, &[("x", 0, 1024), ("y", 0, 1024)])]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::BitExact

@@ -16,7 +16,7 @@ use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -158,6 +158,14 @@ impl OpSpec for GemmBf16 {
             d.iter_mut().zip(p::numbers(OP, problem, "c")?).for_each(|(d, c)| *d += c);
         }
         Ok([("d".into(), f32_tensor(&x.sizes[..2], &d))].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(x) = product_of(specs, params) else { return vec![] };
+        let [m, n, _] = x.sizes;
+        vec![
+            p::split("m", m, 4, &[("a", 0, 4), ("c", 0, 4), ("d", 0, 4)]),
+            p::split("n", n, 16, &[("b", 0, 16), ("c", 1, 16), ("d", 1, 16)]),
+        ]
     }
     fn tolerance(&self, _: &str, params: &Params) -> Tolerance {
         let f32 = out_dtype(OP, params, DType::Bf16).is_ok_and(|d| d == DType::F32);

@@ -21,7 +21,7 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Kernel};
 use kiln_codegen::schedule::{Options, Reason, Schedule, attach, automatic};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::target::Target;
@@ -70,9 +70,14 @@ pub struct GemmFp8Config {
     pub in_place: bool,
 }
 
-/// Multiplies.
+/// Multiplies. Packed scales have room for every row; `ma` and `na` are 0 without them.
 #[kernel(
-    require(cfg.bk % cfg.gran_a == 0, cfg.bk % cfg.gran_b == 0),
+    require(
+        cfg.bk % cfg.gran_a == 0,
+        cfg.bk % cfg.gran_b == 0,
+        ma == 0 || m <= ma,
+        na == 0 || n.div_ceil(cfg.gran_n) <= na,
+    ),
     deterministic,
     batch_invariant(m),
 )]
@@ -149,10 +154,21 @@ pub fn exponent_value(word: i32, byte: usize) -> f64 {
 
 /// The plain loops: `x[m, k] · y[n, k]ᵀ` of numbers with their scales applied.
 pub fn reference(x: &[f64], y: &[f64], [m, n, k]: [usize; 3]) -> Vec<f64> {
-    let mut out = Vec::with_capacity(m * n);
+    let mut columns = vec![0.0; k * n];
+    for j in 0..n {
+        for l in 0..k {
+            columns[l * n + j] = y[j * k + l];
+        }
+    }
+    let mut out = vec![0.0; m * n];
     for i in 0..m {
-        for j in 0..n {
-            out.push((0..k).fold(0.0, |sum, l| sum + x[i * k + l] * y[j * k + l]));
+        // The sums of a row grow side by side, each in ascending K: the processor adds several at once.
+        let sums = &mut out[i * n..][..n];
+        for l in 0..k {
+            let (factor, row) = (x[i * k + l], &columns[l * n..][..n]);
+            for (sum, y) in sums.iter_mut().zip(row) {
+                *sum += factor * y;
+            }
         }
     }
     out
@@ -353,6 +369,35 @@ impl OpSpec for GemmFp8 {
             d.iter_mut().zip(p::numbers(OP, problem, "c")?).for_each(|(d, c)| *d += c);
         }
         Ok([("d".into(), f32_tensor(&[x.m, x.n], &d))].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(x) = product_of(specs, params) else { return vec![] };
+        // Transposed and packed scales are padded to four rows.
+        let four = ["sfb_mn_major", "sfb_packed"].iter().any(|name| specs.contains_key(*name));
+        let (scales, gran_n) = (if four { 4 } else { 1 }, x.gran[2]);
+        let columns = scales * gran_n;
+        vec![
+            p::split(
+                "m",
+                x.m,
+                4,
+                &[("a", 0, 4), ("sfa", 0, 4), ("sfa_mn_major", 1, 4), ("sfa_packed", 1, 4), ("c", 0, 4), ("d", 0, 4)],
+            ),
+            p::split(
+                "n",
+                x.n,
+                columns,
+                &[
+                    ("b", 0, columns),
+                    ("b_packed", 0, columns),
+                    ("sfb", 0, scales),
+                    ("sfb_mn_major", 1, scales),
+                    ("sfb_packed", 1, scales),
+                    ("c", 1, columns),
+                    ("d", 1, columns),
+                ],
+            ),
+        ]
     }
     fn tolerance(&self, _: &str, params: &Params) -> Tolerance {
         let f32 = out_dtype(OP, params, DType::Bf16).is_ok_and(|d| d == DType::F32);

@@ -19,7 +19,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use std::collections::BTreeMap;
@@ -186,6 +186,11 @@ impl OpSpec for IndexerLogitsFp4 {
             out.extend(scores(&q[row * heads * d..][..heads * d], &weights[row * heads..][..heads], range, s, &key));
         }
         Ok(logits(&[t, s], out).into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(([t, ..], _)) = sizes(specs, params) else { return vec![] };
+        let cut = ["q", "q_sf", "weights", "cu_seq_len_k_start", "cu_seq_len_k_end", "logits"].map(|name| (name, 0, 1));
+        vec![p::split("s_q", t, 1, &cut)]
     }
     fn tolerance(&self, _: &str, params: &Params) -> Tolerance {
         let f32 = out_dtype(OP, params, DType::F32).is_ok_and(|d| d == DType::F32);

@@ -20,7 +20,7 @@ use kiln_codegen::abi::{Arg, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -352,6 +352,17 @@ impl OpSpec for IndexerLogitsFp8 {
             }
         }
         Ok(logits(&[x.rows(), x.keys], out).into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(x) = index_of(specs, params) else { return vec![] };
+        let [requests, next, ..] = x.sizes;
+        if x.paged.is_none() {
+            let cut = ["q", "weights", "cu_seq_len_k_start", "cu_seq_len_k_end", "logits"].map(|name| (name, 0, 1));
+            return vec![p::split("s_q", next, 1, &cut)];
+        }
+        let cut =
+            [("q", 0, 1), ("weights", 0, next), ("context_lens", 0, 1), ("block_table", 0, 1), ("logits", 0, next)];
+        if next == 0 { vec![] } else { vec![p::split("b", requests, 1, &cut)] }
     }
     fn tolerance(&self, _: &str, params: &Params) -> Tolerance {
         let f32 = out_dtype(OP, params, DType::F32).is_ok_and(|d| d == DType::F32);

@@ -18,7 +18,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -330,6 +330,11 @@ impl OpSpec for TopkSelect {
             outputs.insert("values".into(), HostTensor::from_f64(s.dtype, &[s.rows, s.k], &values));
         }
         Ok(outputs)
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(s) = shape_of(specs, params) else { return vec![] };
+        let cut = ["x", "end", "output_idx_offset", "indices", "values"].map(|name| (name, 0, 1));
+        vec![p::split("rows", s.rows, 1, &cut)]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::BitExact

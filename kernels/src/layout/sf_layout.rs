@@ -18,7 +18,7 @@ use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ pub struct SfLayoutConfig {
 }
 
 /// Moves scales to columns of f32.
-#[kernel(deterministic, batch_invariant(mn))]
+#[kernel(require(mn <= aligned), deterministic, batch_invariant(mn))]
 pub fn sf_mn_major(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], out: Out![F32; k, aligned]) {
     let (rows, groups) = (cfg.rows, cfg.groups);
     let (mi, ki) = grid((aligned.div_ceil(rows), k.div_ceil(groups)));
@@ -52,7 +52,7 @@ pub fn sf_mn_major(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], ou
 }
 
 /// Moves exponents of scales to columns, four to a word.
-#[kernel(require(cfg.groups % 4 == 0), deterministic, batch_invariant(mn))]
+#[kernel(require(cfg.groups % 4 == 0, mn <= aligned), deterministic, batch_invariant(mn))]
 pub fn sf_pack(cfg: &SfLayoutConfig, sf: In![F32; mn, k; strides(ld, 1)], out: Out![I32; ceil(k, 4), aligned]) {
     let (rows, groups) = (cfg.rows, cfg.groups);
     let words = groups / 4;
@@ -152,6 +152,12 @@ impl OpSpec for SfLayout {
             None => i32_tensor(&output.shape, &packed),
         };
         Ok([(output.name, tensor)].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        // Columns are padded to whole steps.
+        let Ok(x) = move_of(specs, params) else { return vec![] };
+        let step = x.align.unwrap_or(4);
+        vec![p::split("mn", x.mn, step, &[("sf", 0, step), ("sf_mn_major", 1, step), ("sf_packed", 1, step)])]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::BitExact

@@ -14,7 +14,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use std::collections::BTreeMap;
@@ -133,6 +133,11 @@ impl OpSpec for Rmsnorm {
         let hidden = x.shape[x.shape.len() - 1];
         let y = reference(&p::numbers(OP, problem, "x")?, w.as_deref(), hidden, eps);
         Ok([("y".into(), f32_tensor(&x.shape, &y))].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Vec<Split> {
+        // A single axis is one row.
+        let rows = inputs(specs).ok().filter(|(x, _)| x.shape.len() > 1).map(|(x, _)| x.shape[0]);
+        rows.map(|rows| p::split("tokens", rows, 1, &[("x", 0, 1), ("y", 0, 1)])).into_iter().collect()
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::AllCloseOr { abs: 1e-6, rel: 1.01 / 128.0, cos_diff: None }

@@ -18,7 +18,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -48,8 +48,13 @@ pub struct PerTokenConfig {
     pub inverse: Inverse,
 }
 
-/// Casts rows.
-#[kernel(dims(n: fixed), require(cfg.groups % 4 == 0), deterministic, batch_invariant(m))]
+/// Casts rows. Packed scales have room for every row; `aligned` is 0 without them.
+#[kernel(
+    dims(n: fixed),
+    require(cfg.groups % 4 == 0, aligned == 0 || m <= aligned),
+    deterministic,
+    batch_invariant(m)
+)]
 pub fn per_token_cast_fp8<T: Float>(
     cfg: &PerTokenConfig,
     x: In![T; m, n],
@@ -221,6 +226,11 @@ impl OpSpec for PerTokenFp8 {
         outputs.insert("q".into(), e4m3_tensor(&[c.m, c.n], codes));
         outputs.insert("sf".into(), f32_tensor(&[c.m, c.blocks()], &scales));
         Ok(outputs)
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        // Packed scales are padded to four rows.
+        let Ok(c) = cast_of(specs, params) else { return vec![] };
+        vec![p::split("tokens", c.m, 4, &[("x", 0, 4), ("q", 0, 4), ("sf", 0, 4), ("sf_packed", 1, 4)])]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::BitExact

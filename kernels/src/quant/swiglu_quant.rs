@@ -22,7 +22,7 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Literal};
 use kiln_codegen::spec::{
     Case, Configs, Cost, Fill, HostProblem, InputSpec, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
-    TensorSpec, Tolerance,
+    Split, TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
 use std::collections::BTreeMap;
@@ -258,6 +258,11 @@ impl OpSpec for SwigluQuant {
         outputs.insert("q".into(), e4m3_tensor(&[s.rows, s.hidden], codes));
         outputs.insert("sf".into(), f32_tensor(&[s.rows, s.blocks()], &scales));
         Ok(outputs)
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(s) = shape_of(specs, params) else { return vec![] };
+        let cut = ["x", "pos_to_token_topk", "act", "q", "sf"].map(|name| (name, 0, 1));
+        vec![p::split("tokens", s.rows, 1, &cut)]
     }
     fn tolerance(&self, output: &str, params: &Params) -> Tolerance {
         match output {

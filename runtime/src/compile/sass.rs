@@ -2,16 +2,38 @@
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A temporary folder, removed with its content.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("kiln-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clean up.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 /// The disassembler's text.
 pub fn disassemble(program: &Path, image: &[u8]) -> Result<String> {
-    // It reads files only. The name is unique by content and process.
-    let path = std::env::temp_dir().join(format!("kiln-{}-{}.cubin", std::process::id(), super::hash(&[image])));
+    // It reads files only, and leaves files of its own beside others' temporary ones: it gets a folder, which goes with
+    // everything in it.
+    let folder = Folder::new()?;
+    let path = folder.0.join("code.cubin");
     std::fs::write(&path, image).map_err(Error::io("write", &path))?;
-    let out = Command::new(program).arg("-c").arg(&path).output();
-    let _ = std::fs::remove_file(&path);
+    let out = Command::new(program).arg("-c").arg(&path).env("TMPDIR", &folder.0).current_dir(&folder.0).output();
     let out = out.map_err(Error::io("run", program))?;
     if out.status.success() {
         return Ok(String::from_utf8_lossy(&out.stdout).into_owned());

@@ -5,11 +5,13 @@
 
 mod cpu;
 mod cuda;
+pub mod library;
 mod null;
 pub mod sim;
 
 pub use cpu::free_host_bytes;
 pub use kiln_codegen::vm::BlockOrder;
+use library::Library;
 pub use null::Recorded;
 
 use crate::config::Settings;
@@ -56,6 +58,14 @@ pub(crate) trait Queue: Debug + Send + Sync {
     fn end_capture(&self) -> Result<Graph>;
     fn take_messages(&self) -> Vec<Diagnostic> {
         vec![]
+    }
+    /// The vendor's library on this queue.
+    fn library(&self) -> Result<Library> {
+        Err(Error::Unsupported {
+            what: "a vendor's library".into(),
+            expected: "a device cuda:N, which has cuBLASLt".into(),
+            got: "another device".into(),
+        })
     }
 }
 
@@ -235,6 +245,13 @@ impl Stream {
     /// The driver's.
     pub fn record(&self) -> Result<Event> {
         self.queue.record()
+    }
+    /// The vendor's library, enqueueing on this stream.
+    ///
+    /// # Errors
+    /// A device without one, or a machine where it is not installed.
+    pub fn library(&self) -> Result<Library> {
+        self.queue.library()
     }
     /// Numeric surprises (NaN, infinity, saturation) the sanitizer has noted since the last call.
     pub fn take_messages(&self) -> Vec<Diagnostic> {

@@ -371,6 +371,7 @@ pub struct Tuned {
     device: DeviceInfo,
     compiler: String,
     notes: Mutex<Vec<String>>,
+    used: Mutex<Vec<String>>,
 }
 
 impl Tuned {
@@ -379,12 +380,23 @@ impl Tuned {
     /// # Errors
     /// A GPU without a compiler on this machine.
     pub fn new(records: Records, device: &Device) -> Result<Self> {
-        Ok(Tuned { records, device: device.info(), compiler: device.compiler()?, notes: Mutex::default() })
+        Ok(Tuned {
+            records,
+            device: device.info(),
+            compiler: device.compiler()?,
+            notes: Mutex::default(),
+            used: Mutex::default(),
+        })
     }
 
     /// Why defaults were chosen, and driver changes, since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.notes))
+    }
+
+    /// File names of the records that chose a config since the last call, each once.
+    pub fn take_used(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.used))
     }
 
     fn note(&self, text: String) {
@@ -399,6 +411,10 @@ impl Configs for Tuned {
     fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
         let name = &kernel.info().name;
         let default = || kernel.space().default_config();
+        if !self.records.dir.is_dir() {
+            self.note(format!("`{name}` runs its default config: it was never tuned here"));
+            return default();
+        }
         let key = Key::new(kernel, dims, &self.device, &self.compiler);
         let loaded = match self.records.load(&key) {
             Ok(Some(l)) => l,
@@ -420,6 +436,11 @@ impl Configs for Tuned {
         if best.hash != config_hash(kernel, dims, &best.config) || kernel.require(dims, &best.config).is_err() {
             self.note(format!("`{name}` runs its default config: the kernel changed since {} was tuned", best.config));
             return default();
+        }
+        let mut used = lock(&self.used);
+        let file = key.file_name();
+        if !used.contains(&file) {
+            used.push(file);
         }
         best.config.clone()
     }

@@ -460,9 +460,9 @@ impl Worker<'_> {
 
 /// The affine form of an access, its uniform parts evaluated.
 pub(super) struct Even {
-    base: i64,
+    pub(super) base: i64,
     /// Index and extent of each check.
-    checks: Vec<(i64, i64)>,
+    pub(super) checks: Vec<(i64, i64)>,
     row: Option<RowParts>,
 }
 

@@ -1,7 +1,7 @@
 //! Copies row by row, between tiles and tensors directly. Strips do the same through registers, and do it for the
 //! sanitizer and for every order of iterations but the first.
 
-use super::access::Run;
+use super::access::{Even, Run};
 use super::*;
 
 impl Worker<'_> {
@@ -31,6 +31,12 @@ impl Worker<'_> {
             return;
         }
         let (from, to) = (self.even(fr, &c.from), self.even(fr, &c.to));
+        if self.all_exist(&c.from, &from, extents) && self.all_exist(&c.to, &to, extents) {
+            self.whole_rows::<T>(c, [from.base, to.base], extents, len);
+            self.uneven(from);
+            self.uneven(to);
+            return;
+        }
         let mut bytes = std::mem::take(&mut self.bytes);
         let mut line: Vec<T> = vec![];
         let mut x = [0i64; MAX_RANK];
@@ -75,6 +81,79 @@ impl Worker<'_> {
         self.bytes = bytes;
         self.uneven(from);
         self.uneven(to);
+    }
+
+    /// Whether every element of an access exists for the whole box: then rows need no checks of their own, as inside of a
+    /// matrix, where most tiles lie.
+    fn all_exist(&self, a: &Access, e: &Even, extents: &[usize]) -> bool {
+        if a.lookup.is_some() || extents.contains(&0) {
+            return false;
+        }
+        let range = |base: i64, elem: &[i64]| {
+            elem.iter().zip(extents).fold((base, base), |(lo, hi), (&k, &n)| {
+                let reach = k.saturating_mul(n as i64 - 1);
+                (lo.saturating_add(reach.min(0)), hi.saturating_add(reach.max(0)))
+            })
+        };
+        let inside = |(check, &(index, extent)): (&Check, &(i64, i64))| {
+            let (lo, hi) = range(index, &check.index.elem);
+            lo >= 0 && hi < extent
+        };
+        let (lo, hi) = range(e.base, &a.address.elem);
+        (self.merged || a.checks.iter().zip(&e.checks).all(inside)) && self.holds(a, lo, hi)
+    }
+
+    /// Copies rows that exist whole, from and to these addresses on.
+    fn whole_rows<T: Lane>(&mut self, c: &CopyBody, [mut from, mut to]: [i64; 2], extents: &[usize], len: usize) {
+        let inner = extents.len().wrapping_sub(1);
+        let outer = &extents[..extents.len().saturating_sub(1)];
+        let strides = [&c.from, &c.to].map(|a| a.address.coef(inner));
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let mut line: Vec<T> = vec![];
+        // The destination leaves its place; it is not the source.
+        let mut tile = match c.to.place {
+            Place::Tile(t) => std::mem::replace(&mut self.tiles[t], Tile::None),
+            Place::Param(_) => Tile::None,
+        };
+        let side = self.side(c.from.place);
+        let mut x = [0usize; MAX_RANK];
+        for _ in 0..outer.iter().product() {
+            let read = |out: &mut [T], bytes: &mut Vec<u8>| {
+                simd::read(&side, c.from.dtype, from, strides[0], out, bytes);
+                if c.from.dtype != c.to.dtype {
+                    simd::round(c.to.dtype, out);
+                }
+            };
+            if let (1, Some(out)) = (strides[1], T::tile_mut(&mut tile)) {
+                read(&mut out[to as usize..to as usize + len], &mut bytes);
+            } else {
+                line.resize(len, T::default());
+                read(&mut line, &mut bytes);
+                match c.to.place {
+                    Place::Tile(_) => simd::write_tile(&mut tile, c.to.dtype, to, strides[1], &line),
+                    Place::Param(p) => {
+                        if let Some(g) = self.shared.globals[p] {
+                            simd::write_global(&g, c.to.dtype, to, strides[1], &line, &mut bytes);
+                        }
+                    }
+                }
+            }
+            for axis in (0..outer.len()).rev() {
+                x[axis] += 1;
+                from += c.from.address.coef(axis);
+                to += c.to.address.coef(axis);
+                if x[axis] < outer[axis] {
+                    break;
+                }
+                x[axis] = 0;
+                from -= c.from.address.coef(axis) * outer[axis] as i64;
+                to -= c.to.address.coef(axis) * outer[axis] as i64;
+            }
+        }
+        if let Place::Tile(t) = c.to.place {
+            self.tiles[t] = tile;
+        }
+        self.bytes = bytes;
     }
 
     /// Elements `d.lo..d.hi` of a row, zero where the source has none.

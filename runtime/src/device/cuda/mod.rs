@@ -4,6 +4,7 @@
 //! not synchronise with anything by themselves, copies wait for the whole device, and so does freeing memory.
 #![allow(unsafe_code, reason = "driver calls; each block says why it is sound")]
 
+mod cublaslt;
 mod maps;
 mod queue;
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! A launch does not wait. Tensors a launch uses may be dropped right after it: freeing waits for the device. A captured
 //! graph keeps its tensors and kernels alive itself, since it may replay at any time.
 
+use super::cublaslt::{CublasLt, WORKSPACE_BYTES};
 use super::{Gpu, Loaded, Shared, maps};
+use crate::device::library::Library;
 use crate::device::{Backend, Event, EventKind, Graph, Queue, lock};
 use crate::error::{Error, Result};
 use crate::launch::Ready;
@@ -52,7 +54,7 @@ impl CudaQueue {
 }
 
 /// Notes a kernel for the text of a fault.
-fn remember(gpu: &Gpu, kernel: &str) {
+pub(super) fn remember(gpu: &Gpu, kernel: &str) {
     let mut recent = lock(&gpu.recent);
     if recent.len() < RECENT_MAX && !recent.iter().any(|r| r == kernel) {
         recent.push(kernel.to_string());
@@ -128,6 +130,12 @@ impl Queue for CudaQueue {
         let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
         let event = self.stream.record_event(Some(flags)).map_err(|e| self.gpu.error("recording an event", e))?;
         Ok(Event(EventKind::Cuda(Timestamp { gpu: Arc::clone(&self.gpu), event })))
+    }
+
+    fn library(&self) -> Result<Library> {
+        let workspace = Shared(Arc::clone(&self.gpu)).alloc(WORKSPACE_BYTES)?;
+        let library = CublasLt::new(Arc::clone(&self.gpu), Arc::clone(&self.stream), workspace)?;
+        Ok(Library(Box::new(library)))
     }
 
     fn begin_capture(&self) -> Result<bool> {
