@@ -175,11 +175,19 @@ impl<'a> Rows<'a> {
         if axes.len() > 1 || *dtype != v.dtype || v.gather.is_some() {
             return (TensorRow::Unclear, own);
         }
-        let found = self.tensor_row(v, strides[axes[0]], index);
+        // Steps along the tensor's other axes stay within a row, whatever their strides are.
+        let others: Vec<IxId> = (0..strides.len()).filter(|&a| a != axes[0]).map(|a| strides[a]).collect();
+        let found = self.tensor_row(v, strides[axes[0]], &others, index);
         found.map_or((TensorRow::Unclear, own), |(row, own)| (TensorRow::At(row), own))
     }
 
-    fn tensor_row(&mut self, v: &View, stride: IxId, index: &[Option<Poly>]) -> Option<(Poly, Vec<bool>)> {
+    fn tensor_row(
+        &mut self,
+        v: &View,
+        stride: IxId,
+        others: &[IxId],
+        index: &[Option<Poly>],
+    ) -> Option<(Poly, Vec<bool>)> {
         let (step, extent) = (self.poly(stride)?, self.extent.clone()?);
         // Whole multiples of the extent belong to axes outside of it.
         let inner = |q: Poly| q.partial_div(&extent).1;
@@ -188,6 +196,10 @@ impl<'a> Rows<'a> {
         for (k, x) in index.iter().enumerate() {
             own.push(false);
             if self.k.ix_const(v.extents[k]) == Some(1) {
+                continue;
+            }
+            let along = v.strides[k] != stride && others.contains(&v.strides[k]);
+            if along && !self.names_dimension(v.extents[k]) {
                 continue;
             }
             let s = self.poly(v.strides[k])?;
