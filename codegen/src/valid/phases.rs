@@ -21,9 +21,7 @@ const MAX_ITERATIONS: i128 = 1 << 14;
 
 pub(super) fn check(k: &Kernel, r: &Ranges, guards: &HashMap<OpId, Vec<bool>>, found: &mut Vec<Diagnostic>) {
     let mut ops = vec![];
-    for b in [k.body] {
-        super::initial::ops_below(k, b, &mut ops);
-    }
+    super::initial::ops_below(k, k.body, &mut ops);
     for &id in &ops {
         if let Op::Parallel { vars, body, .. } = &k.op(id).op {
             Phase::new(k, r, guards, vars.clone(), *body).check(found);

@@ -94,11 +94,9 @@ fn ids(k: &Kernel) -> Vec<Diagnostic> {
         }
     }
     let mut parents = vec![0; k.blocks.len()];
-    for b in [k.body] {
-        match parents.get_mut(b.0 as usize) {
-            Some(n) => *n += 1,
-            None => bad(k.span, "the body does not exist".into()),
-        }
+    match parents.get_mut(k.body.0 as usize) {
+        Some(n) => *n += 1,
+        None => bad(k.span, "the body does not exist".into()),
     }
     let mut op_parents = vec![0; k.ops.len()];
     for b in &k.blocks {

@@ -12,9 +12,7 @@ pub(super) fn check(k: &Kernel) -> Vec<Diagnostic> {
     let mut c = Check { k, found: vec![], op: OpId(0) };
     c.divisors();
     let mut reached = vec![];
-    for b in [k.body] {
-        super::initial::ops_below(k, b, &mut reached);
-    }
+    super::initial::ops_below(k, k.body, &mut reached);
     for id in reached {
         c.op = id;
         c.op(&k.op(id).op);
