@@ -4,9 +4,9 @@
 #![allow(clippy::print_stdout, reason = "a skip says why")]
 
 use kiln_codegen::abi::{Signature, TensorView};
-use kiln_codegen::emit::Source;
 use kiln_codegen::emit::cuda::prelude::wgmma::Wgmma;
 use kiln_codegen::emit::cuda::prelude::{self, Snippet};
+use kiln_codegen::emit::{GridPlan, Source};
 use kiln_codegen::formats;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::{Access, DType};
@@ -79,7 +79,8 @@ fn array(name: &str, access: Access, view: &TensorView) -> SimArg {
 }
 
 fn execute(text: &str, entry: &str, shape: Shape, args: &[SimArg]) -> Findings {
-    let compiler = HostCompiler::new(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
+    let compiler =
+        HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sim"));
     let program = compiler.load(text, entry).unwrap_or_else(|e| panic!("{e}"));
     let by = Exploration { spin_limit: 600_000, ..Exploration::new(4) };
     run(&program, shape, args, &by).unwrap_or_else(|e| panic!("{e}"))
@@ -498,7 +499,16 @@ fn the_compiler_takes_the_same_texts() {
     for case in Case::ALL {
         let signature = Signature { entry: case.entry().into(), args: vec![] };
         let (threads, shared_bytes) = (case.threads(), case.shared_bytes());
-        let source = Source { text: case.text(), signature, threads, shared_bytes };
+        let source = Source {
+            text: case.text(),
+            signature,
+            threads,
+            shared_bytes,
+            cluster: [1; 3],
+            dependent_launch: false,
+            cooperative: false,
+            grid: GridPlan::Blocks,
+        };
         let (_, report) = compiler.compile_source(&source, case.entry(), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((report.spill_bytes, report.stack_bytes), (0, 0), "{case:?}");
         assert!(report.missed().is_empty(), "{case:?}: {report:?}");

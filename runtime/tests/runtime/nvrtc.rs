@@ -22,6 +22,7 @@ fn source(text: &str, entry: &str) -> Source {
         shared_bytes: 512,
         cluster: [1; 3],
         dependent_launch: false,
+        cooperative: false,
         grid: GridPlan::Blocks,
     }
 }
