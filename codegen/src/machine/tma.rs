@@ -24,7 +24,7 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
-    /// What the driver would refuse.
+    /// What the driver would refuse, or is not modelled.
     fn refusal(&self) -> Option<String> {
         let rank = self.extents.len();
         let row = self.row_bytes();
@@ -47,7 +47,9 @@ impl TensorMap {
         }
         if self.swizzle != Swizzle::None && row != self.swizzle.span() {
             let span = self.swizzle.span();
-            return Some(format!("rows of the box have {row} bytes, the swizzle is over {span}; both must be equal"));
+            return Some(format!(
+                "rows of the box have {row} bytes, the swizzle is over {span}; only equal ones are modelled"
+            ));
         }
         None
     }
@@ -354,5 +356,56 @@ impl Machine {
                 format!("{who} leaves without having waited for its bulk store of {} to read shared memory", site(line))
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> TensorMap {
+        TensorMap {
+            address: 4096,
+            element_bytes: 2,
+            extents: vec![100, 7, 3],
+            strides: vec![256, 2048],
+            box_extents: vec![64, 4, 2],
+            swizzle: Swizzle::B128,
+        }
+    }
+
+    #[test]
+    fn boxes_are_clipped_at_the_tensor() {
+        let m = map();
+        assert_eq!((m.refusal(), m.size(), m.row_bytes()), (None, (8, 1024), 128));
+        // Rows count along the second axis first.
+        assert_eq!(m.row([0, 0, 0, 0, 0], 0), Some((0, 4096, 128)));
+        assert_eq!(m.row([0, 2, 1, 0, 0], 5), Some((0, 4096 + 3 * 256 + 2 * 2048, 128)));
+        // Past the end and before the start of the innermost axis.
+        assert_eq!(m.row([64, 0, 0, 0, 0], 0), Some((0, 4096 + 128, 72)));
+        assert_eq!(m.row([-8, 0, 0, 0, 0], 1), Some((16, 4096 + 256, 112)));
+        assert_eq!(m.row([100, 0, 0, 0, 0], 0), None);
+        // Outside along the others.
+        assert_eq!(
+            (m.row([0, 4, 0, 0, 0], 3), m.row([0, -1, 0, 0, 0], 0), m.row([0, 0, 2, 0, 0], 4)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn maps_that_the_driver_refuses() {
+        let bad = |change: &dyn Fn(&mut TensorMap)| {
+            let mut m = map();
+            change(&mut m);
+            m.refusal().is_some()
+        };
+        assert!(bad(&|m| m.address += 8));
+        assert!(bad(&|m| m.strides[0] = 200));
+        assert!(bad(&|m| m.box_extents[1] = 257));
+        assert!(bad(&|m| m.box_extents[0] = 60));
+        assert!(bad(&|m| m.box_extents[0] = 128));
+        assert!(bad(&|m| m.swizzle = Swizzle::B64));
+        assert!(bad(&|m| m.extents.truncate(2)));
+        assert!(!bad(&|m| m.swizzle = Swizzle::None));
     }
 }
