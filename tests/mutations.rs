@@ -21,6 +21,7 @@ use kiln_codegen::machine::Findings;
 use kiln_codegen::spec::{DefaultConfigs, OpSpec, Problem, TensorSpec};
 use kiln_codegen::target::Target;
 use kiln_codegen::{bind, vm};
+use kiln_runtime::config::Settings;
 use kiln_runtime::device::sim::{Exploration, HostCompiler, Program, Shape, SimArg, SimError, run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ impl Subject {
         for (g, e) in grid.iter_mut().zip(bind::grid(k, &self.syms).expect("a grid")) {
             *g = e as u32;
         }
-        let shape = Shape { grid, threads: source.threads, shared_bytes: source.shared_bytes };
+        let shape = Shape { grid, cluster: [1; 3], threads: source.threads, shared_bytes: source.shared_bytes };
         let by = Exploration { spin_limit: 20_000_000, ..Exploration::new(3) };
         run(program, shape, &words, &by)
     }
@@ -106,8 +107,8 @@ impl Subject {
                 _ => SimArg::Word(0),
             },
             SigArg::Sym { sym, .. } => SimArg::Word(self.syms[sym.0 as usize] as u64),
-            // No kernel here is cooperative.
-            SigArg::GridArrivals => SimArg::Word(0),
+            // No kernel here is cooperative, and texts for sm_80 have no tensor maps.
+            SigArg::GridArrivals | SigArg::TensorMap(_) => SimArg::Word(0),
             SigArg::Scalar(p) => match &args[p.0 as usize] {
                 Arg::Scalar(x) => SimArg::Word(x.bits),
                 Arg::Tensor(_) | Arg::Absent | Arg::Workspace { .. } => SimArg::Word(0),
@@ -133,7 +134,7 @@ fn mutate(text: &str, m: &Mutation) -> Result<String, String> {
 }
 
 fn compiler() -> HostCompiler {
-    HostCompiler::new(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations"))
+    HostCompiler::new(&Settings::from_env(), std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutations"))
 }
 
 /// Who notices a mutant of the plain kernel.
@@ -164,7 +165,7 @@ fn plain(s: &Subject, m: &Mutation, expected: &[Vec<u8>]) -> Result<String, Stri
     // A plain kernel the sanitizer passes is lowered as any other: its text has hazards only if a pass errs, which is
     // what the tests of the simulator ask of every kernel. Here only on request.
     if std::env::var_os("SLOW").is_some() {
-        let built = Built { kernel, facts };
+        let built = Built { kernel, facts, schedules: BTreeMap::new() };
         let source = compile::source(&built, Target::Sm80).map_err(|e| format!("{e:?}"))?.source;
         let program = compiler().load(&source.text, &source.signature.entry).map_err(|e| e.to_string())?;
         let args = s.args();

@@ -97,6 +97,7 @@ impl<'a> Gen<'a> {
             dims: vec![],
             deterministic: false,
             batch_invariant: vec![],
+            launch: Default::default(),
             name: name.clone(),
         };
         let mut b = Builder::new(&name, Span::unknown());
@@ -180,7 +181,7 @@ impl<'a> Gen<'a> {
         let kind = ParamInfoKind::Tensor { dtype, access, dims, strides: None };
         self.info.params.push(ParamInfo { name: name.clone(), kind, optional: false });
         self.tensors.push(Tensor { dtype, access, shape: extents.iter().map(|e| e.2).collect() });
-        let p = self.b.param(&name, ParamKind::Tensor { dtype, access, extents: ix, strides, align_bytes });
+        let p = self.b.param(&name, ParamKind::Tensor { dtype, access, extents: ix, strides, align_bytes, tma: false });
         self.b.param_view(p)
     }
     fn constant_extent(&mut self, n: usize) -> (IxId, DimExpr, usize) {

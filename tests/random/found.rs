@@ -38,6 +38,7 @@ impl Source for Found {
             dims: kernel.syms.iter().map(|s| DimInfo { name: s.name.clone(), fixed: false }).collect(),
             deterministic: false,
             batch_invariant: vec![],
+            launch: Default::default(),
         };
         let mut tensors = vec![];
         for p in &kernel.params {

@@ -23,7 +23,6 @@ fn source(text: &str, entry: &str) -> Source {
         cluster: [1; 3],
         cooperative: false,
         dependent_launch: false,
-        cooperative: false,
         grid: GridPlan::Blocks,
     }
 }
