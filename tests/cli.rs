@@ -143,7 +143,9 @@ fn emit_prints_every_stage_and_writes_files_whole() {
     let folder = dir.path().to_str().unwrap();
     refused(&["emit", "rmsnorm", "--target", "sm_80", "-o", folder], 2, &[folder, "a file name", "next:"]);
     refused(&["emit", "rmsnorm", "--target", "sm_80", "-o", "/nonexistent/x.cu"], 3, &["/nonexistent/x.cu", "next:"]);
-    refused(&["emit", "rmsnorm", "--target", "sm_80", "--stage", "schedule"], 2, &["comes with schedules"]);
+    refused(&["emit", "rmsnorm", "--target", "sm_80", "--stage", "schedule"], 2, &["a schedule fits", "next:"]);
+    let schedule = stdout(&kiln(&["emit", "gemm_bf16", "--target", "sm_90a", "--stage", "schedule"]));
+    assert!(schedule.contains("s.role("), "{schedule}");
     refused(&["emit", "rmsnorm", "--target", "vm"], 2, &["--stage plain"]);
 }
 

@@ -13,6 +13,8 @@ const FOUND: &[(&str, &str)] = &[
     ("region_of_short_rows", include_str!("found/region_of_short_rows.tile")),
     // The smallest integer is its own absolute value, and 0 is larger.
     ("absmax_of_the_smallest", include_str!("found/absmax_of_the_smallest.tile")),
+    // A choice as the addend of a sum was printed without parentheses.
+    ("region_of_a_choice", include_str!("found/region_of_a_choice.tile")),
 ];
 
 /// A text and the value of its dimensions.

@@ -148,9 +148,9 @@ fn registers(s: &Schedule, parts: &Parts, rows: usize) -> Result<(), Reason> {
     let scaled = parts.products.iter().any(|p| p.scales.is_some());
     let held = rows / 64 * parts.tile[1] / 2 + if scaled { parts.tile[1] / 2 } else { 0 };
     let math = s.roles.iter().filter(|r| !r.one_thread).filter_map(|r| r.registers).min().unwrap_or(168);
-    // Addresses, scales and loop state take some 26 more (measured, see the sources of the matrix unit's notes).
-    if held + 26 > math {
-        return Err(format!("a thread holds {held} accumulators and needs 26 registers more, its budget is {math}"));
+    // Addresses, scales and loop state take 24 more: 128 accumulators compile without spills in a budget of 152.
+    if held + 24 > math {
+        return Err(format!("a thread holds {held} accumulators and needs 24 registers more, its budget is {math}"));
     }
     Ok(())
 }

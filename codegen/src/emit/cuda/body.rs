@@ -556,7 +556,7 @@ impl Emitter<'_> {
     pub fn fold(&mut self, op: ReduceOp, d: DType, acc: &str, x: &Text) -> String {
         let a = Text::name(acc);
         match op {
-            ReduceOp::Sum if d == DType::F32 => format!("{acc} = {acc} + {};", x.s),
+            ReduceOp::Sum if d == DType::F32 => format!("{acc} = {acc} + {};", x.addend()),
             ReduceOp::Sum => format!("{acc} = {}::apply({acc}, {});", self.functor(op, d), x.s),
             ReduceOp::AbsMax if d.is_float() => format!("{acc} = fmaxf({acc}, fabsf({}));", x.s),
             ReduceOp::Max if d.is_float() => format!("{acc} = fmaxf({acc}, {});", x.s),

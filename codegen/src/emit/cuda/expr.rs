@@ -38,6 +38,10 @@ impl Text {
     fn at(&self, prec: u8) -> String {
         if self.prec < prec { format!("({})", self.s) } else { self.s.clone() }
     }
+    /// As the right side of a sum, which keeps its own order.
+    pub fn addend(&self) -> String {
+        self.at(ADD + 1)
+    }
     pub fn is_zero(&self) -> bool {
         self.s == "0"
     }
