@@ -13,8 +13,11 @@ use kiln::prelude::*;
 use std::error::Error;
 use std::sync::Arc;
 
-/// Every kernel with fixed dimensions to build it for.
-fn all() -> Vec<(Arc<dyn KernelDef>, Vec<(&'static str, usize)>)> {
+/// A kernel with its fixed dimensions.
+type Example = (Arc<dyn KernelDef>, Vec<(&'static str, usize)>);
+
+/// Every kernel with the dimensions to build it for.
+fn all() -> Vec<Example> {
     vec![
         (k::fp8_gemm_1d2d::kernel::<Bf16>(), vec![("n", 512), ("k", 512)]),
         (k::rmsnorm::kernel::<Bf16>(), vec![("h", 4096)]),

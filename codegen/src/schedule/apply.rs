@@ -117,7 +117,7 @@ fn operands(k: &Kernel, parts: &Parts, p: &ProductPart) -> Result<(), Reason> {
         let Some(copy) = parts.copy_of(k, v) else { return Err("an operand is not copied in the loop".into()) };
         let width = copy.extents[1];
         let es = view.dtype.bits() / 8;
-        if width * es % ROW_BYTES != 0 {
+        if !(width * es).is_multiple_of(ROW_BYTES) {
             return Err(format!(
                 "a row of `{}` has {} bytes, not a multiple of 128",
                 k.buffer(copy.tile).name,

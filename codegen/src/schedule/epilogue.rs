@@ -89,7 +89,7 @@ pub fn stageable(k: &Kernel, ranges: &Ranges, parts: &Parts, s: &StorePart) -> R
     if !matches!(v.dtype.bits(), 16 | 32) {
         return Err(format!("`{}` has elements of {} bits", s.name, v.dtype.bits()));
     }
-    if parts.tile[1] * v.dtype.bits() % 128 != 0 {
+    if !(parts.tile[1] * v.dtype.bits()).is_multiple_of(128) {
         return Err(format!("a row of the tile of `{}` is not a multiple of 16 bytes", s.name));
     }
     seen(k, ranges, s.view, v.extents.len() - 1).map(drop)

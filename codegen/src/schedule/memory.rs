@@ -47,7 +47,7 @@ pub fn staging_layout(b: &Buffer) -> MemoryLayout {
 /// Columns of a box of a store: 128 bytes or the largest smaller power of two that divides the row, at least 16 bytes.
 pub fn staging_panel(columns: usize, bits: usize) -> usize {
     let mut panel = ROW_BYTES * 8 / bits;
-    while columns % panel != 0 && panel * bits > 128 {
+    while !columns.is_multiple_of(panel) && panel * bits > 128 {
         panel /= 2;
     }
     panel
