@@ -1,7 +1,8 @@
 //! What only scheduled kernels have: roles that run side by side, rings that join them, clusters, and the ops of both.
 //!
-//! Data, no behaviour: `pass::hopper` makes these, `valid::rings` judges them, `vm::sched` runs them, `emit::cuda::hopper`
-//! prints them. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function which does not
+//! Data, no behaviour: `crate::schedule` makes these, `emit::cuda::hopper` prints them. Nothing interprets them yet, and the
+//! verifier knows their names and places only: whether a ring's protocol holds is found by the simulated chip, which runs
+//! what is printed. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function which does not
 //! care about scheduling needs one arm; functions over [`SchedOp`] itself have no `_` arm.
 //!
 //! A ring is a circle of `depth` slots that carries *items* `0, 1, 2, ..`; item `n` lies in slot `n % depth`. Each role has

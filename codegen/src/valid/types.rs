@@ -421,7 +421,7 @@ impl Check<'_> {
                         Some("1 stage means no pipeline".into());
                 }
             }
-            // `rings` judges the ops of roles and rings.
+            // Ops of roles and rings are not judged here: the simulated chip runs what is printed of them.
             Op::Check { cond, .. } => self.want("the condition", *cond, DType::Bool),
             Op::Loop { .. } | Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } | Op::Sched(_) => {}
         }

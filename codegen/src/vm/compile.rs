@@ -828,7 +828,7 @@ impl<'k> Compiler<'k> {
             Op::Check { cond, message } => Instr::Check { cond: self.value(*cond, span), message: message.clone() },
             Op::GridBarrier => Instr::GridBarrier,
             Op::BlockBarrier { reason: _ } => Instr::Nothing,
-            // The VM runs plain kernels; `vm::sched` runs the others.
+            // The VM runs plain kernels only.
             Op::Sched(_) => Instr::Nothing,
         };
         code.push(Node { instr, span, op: id });
