@@ -364,10 +364,7 @@ impl Apply<'_> {
         let mut tile_body: Vec<OpId> = outer.into_iter().map(|id| c.op(id)).collect();
         let (lo, hi) = (c.index(lo), c.index(hi));
         let turn = c.define_ix(var);
-        let main_ops: Vec<OpId> = match &c.k.op(parts.main).op {
-            Op::For { body, .. } => c.k.block(*body).ops.clone(),
-            _ => vec![],
-        };
+        let main_ops: Vec<OpId> = parts.steps(c.k);
         for id in main_ops.into_iter().filter(|id| needed.contains(id)) {
             let new = c.op(id);
             inner.push(new);
@@ -496,10 +493,7 @@ impl Apply<'_> {
             c.k.unroll.insert(turn, n);
         }
         let mut inner = vec![];
-        let main_ops: Vec<OpId> = match &c.k.op(parts.main).op {
-            Op::For { body, .. } => c.k.block(*body).ops.clone(),
-            _ => vec![],
-        };
+        let main_ops: Vec<OpId> = parts.steps(c.k);
         for id in main_ops {
             let op = c.k.op(id).op.clone();
             if crate::pass::pipeline::scalar(c.k, &op) {
@@ -571,15 +565,7 @@ impl Apply<'_> {
 /// Ops whose values the copies' indices need.
 fn needed(k: &Kernel, parts: &Parts, copies: &[CopyPart]) -> Vec<OpId> {
     let mut defs: BTreeMap<IxVarId, OpId> = BTreeMap::new();
-    let all: Vec<OpId> = parts
-        .before
-        .iter()
-        .copied()
-        .chain(match &k.op(parts.main).op {
-            Op::For { body, .. } => k.block(*body).ops.clone(),
-            _ => vec![],
-        })
-        .collect();
+    let all: Vec<OpId> = parts.before.iter().copied().chain(parts.steps(k)).collect();
     for &id in &all {
         for v in crate::ir::effects::uses(&k.op(id).op).defines_ix {
             defs.insert(v, id);
@@ -1054,8 +1040,9 @@ impl Epilogue<'_> {
 /// Lets accesses of a group's accumulator use the group's own row.
 fn own_rows(c: &mut Cloner<'_>, op: OpId, acc: BufferId, own: IxId) {
     let views: Vec<bool> = c.k.views.iter().map(|v| v.base == Base::Buffer(acc)).collect();
-    match &mut c.k.ops[op.0 as usize].op {
-        Op::Load { view, index, .. } | Op::Store { view, index, .. } if views[view.0 as usize] => index[0] = own,
-        _ => {}
+    if let Op::Load { view, index, .. } | Op::Store { view, index, .. } = &mut c.k.ops[op.0 as usize].op
+        && views[view.0 as usize]
+    {
+        index[0] = own;
     }
 }

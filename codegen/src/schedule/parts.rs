@@ -106,10 +106,14 @@ impl Parts {
 
     /// The loop's variable and bounds.
     pub fn loop_of(&self, k: &Kernel) -> Option<(IxVarId, IxId, IxId)> {
-        match &k.op(self.main).op {
-            Op::For { var, lo, hi, .. } => Some((*var, *lo, *hi)),
-            _ => None,
-        }
+        let Op::For { var, lo, hi, .. } = &k.op(self.main).op else { return None };
+        Some((*var, *lo, *hi))
+    }
+
+    /// Ops of the loop's body.
+    pub fn steps(&self, k: &Kernel) -> Vec<OpId> {
+        let Op::For { body, .. } = &k.op(self.main).op else { return vec![] };
+        k.block(*body).ops.clone()
     }
 
     /// The copy that fills the tile a view looks at.

@@ -163,10 +163,8 @@ impl Emitter<'_> {
     pub fn tma_store(&mut self, id: OpId, map: MapId, at: &[IxId], src: &Region, extents: &[usize]) {
         let span = self.k.op(id).span;
         self.comment(span, &format!("copy {extents:?} out"));
-        let tensor = match &self.k.op(id).op {
-            Op::Sched(SchedOp::TmaStore { dst, .. }) => dst.view,
-            _ => return,
-        };
+        let Op::Sched(SchedOp::TmaStore { dst, .. }) = &self.k.op(id).op else { return };
+        let tensor = dst.view;
         let (Some(boxes), Some(from)) =
             (self.boxes(map, tensor, src, extents, 1), self.shared_bytes_to(src.view, &src.start))
         else {

@@ -165,9 +165,9 @@ impl Emitter<'_> {
 
     /// The program of a role.
     pub fn program(&self, role: RoleId) -> Option<BlockId> {
-        self.k.ops.iter().find_map(|n| match &n.op {
-            Op::Sched(SchedOp::Roles { programs }) => programs.iter().find(|p| p.0 == role).map(|p| p.1),
-            _ => None,
+        self.k.ops.iter().find_map(|n| {
+            let Op::Sched(SchedOp::Roles { programs }) = &n.op else { return None };
+            programs.iter().find(|p| p.0 == role).map(|p| p.1)
         })
     }
 
@@ -187,10 +187,10 @@ impl Emitter<'_> {
 
     /// True if copies of the engine fill a part.
     pub fn copied(&self, ring: RingId, part: u32) -> bool {
-        self.k.ops.iter().any(|n| match &n.op {
-            Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) => (*r, *p) == (ring, part),
-            _ => false,
-        })
+        self.k
+            .ops
+            .iter()
+            .any(|n| matches!(&n.op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) if (*r, *p) == (ring, part)))
     }
 
     /// Prints the start of a block in front of what the programs printed.

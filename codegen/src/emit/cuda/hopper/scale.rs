@@ -242,19 +242,10 @@ impl Emitter<'_> {
 
 /// Indices an op of a body without stores uses.
 fn indices(op: &Op) -> Vec<IxId> {
-    match op {
-        Op::Load { index, .. } | Op::LoadOr { index, .. } => index.clone(),
-        Op::IndexValue { index, .. } | Op::IxVarNew { init: index, .. } | Op::IxVarSet { index, .. } => vec![*index],
-        Op::CompareIndex { a, b, .. } => vec![*a, *b],
-        Op::ClampIndex { lo, hi, .. } | Op::For { lo, hi, .. } | Op::Spread { lo, hi, .. } => vec![*lo, *hi],
-        _ => vec![],
-    }
+    crate::ir::effects::uses(op).indices
 }
 
 /// Views an op of a body without stores reads.
 fn views(op: &Op) -> Vec<ViewId> {
-    match op {
-        Op::Load { view, .. } | Op::LoadOr { view, .. } => vec![*view],
-        _ => vec![],
-    }
+    if let Op::Load { view, .. } | Op::LoadOr { view, .. } = op { vec![*view] } else { vec![] }
 }
