@@ -59,11 +59,11 @@ fn launch_child() {
         (y.shape, y.offset_bytes) = (vec![996], 16);
     }
     let empty = || gpu.zeros(DType::F32, &[0]).expect("fits");
-    match stream.launch(&Scale::launch(empty(), empty(), 2.0)) {
+    stream.launch(&Scale::launch(empty(), empty(), 2.0)).expect("an empty grid is no launch");
+    match stream.launch(&launch) {
         Err(e @ (Error::NoCompiler { .. } | Error::Refused { .. })) => return println!("skip: {e}"),
-        other => other.expect("an empty grid is no launch"),
+        other => other.expect("launches"),
     }
-    stream.launch(&launch).expect("launches");
     for _ in 0..2 {
         if let Err(e) = stream.synchronize() {
             println!("exit {}: {e}", e.exit_code());
