@@ -45,3 +45,18 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     let reason = scheduled(GEMM, &groups).expect_err("three groups do not share 128 rows");
     assert!(reason.contains("3 warp groups"), "{reason}");
 }
+
+/// Two products of a step, of which only the second has row scales that can be copied: each keeps its own factor.
+#[test]
+fn copied_row_scales_stay_with_their_product() {
+    let (start, end) = (GEMM.find("      gemm ").expect("a product"), GEMM.find("    parallel (i.1").expect("a store"));
+    let second = &GEMM[start..end];
+    let first = "      gemm $a_s.1, $b_s.1 -> @acc rows (i.2 in 128) {\n        %5: f32 = const f32 2.0\n      } yield %5 \
+                 cols (j.2 in 128) {\n        %6: f32 = const f32 1.0\n      } yield %6\n";
+    let text = format!("{}{first}{second}{}", &GEMM[..start], &GEMM[end..]);
+    let out = scheduled(&text, &Options { stages: 3, ..Options::default() }).unwrap_or_else(|e| panic!("{e}"));
+    let products: Vec<&str> = out.split("wgmma ").skip(1).collect();
+    assert_eq!(products.len(), 2, "{out}");
+    assert!(products[0].contains("const f32 2.0") && !products[0].contains("load $row_scales"), "{out}");
+    assert!(products[1].contains("load $row_scales"), "{out}");
+}

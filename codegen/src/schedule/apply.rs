@@ -9,6 +9,7 @@ use super::memory;
 use super::parts::{CopyPart, Parts, ProductPart, ROW_BYTES, Reason, Seen, name_of, seen, unit_depth};
 use super::{CopySpec, Schedule};
 use crate::analysis::Ranges;
+use crate::analysis::ranges::gcd;
 use crate::ir::{
     Base, BlockId, Buffer, BufferId, Cloner, Cluster, CmpOp, DType, Distribution, Evict, Fragment, GemmScale, IxExpr,
     IxId, IxVar, IxVarId, IxVarKind, Kernel, MapId, Op, OpId, Region, Ring, RingId, RingPart, Role, RoleId, SchedOp,
@@ -250,10 +251,8 @@ impl Apply<'_> {
             let reason = "a block outlives its neighbours' arrivals and copies into it".to_string();
             body.push(c.push(Op::Sched(SchedOp::ClusterBarrier { reason }), like));
         }
-        k.body = {
-            let mut c = Cloner::new(&mut k);
-            c.new_block(body)
-        };
+        let body = c.new_block(body);
+        k.body = body;
         k.roles = roles;
         k.rings = vec![ring];
         k.cluster = self.cluster.clone();
@@ -352,7 +351,7 @@ impl Apply<'_> {
         for c in copies {
             sees.push(seen(&self.k, ranges, c.src.view, self.k.view(c.src.view).extents.len() - 1)?);
         }
-        let scales: Vec<ScaleTile> = std::mem::take(&mut self.row_scales).into_values().collect();
+        let scales = std::mem::take(&mut self.row_scales);
         let Some((var, lo, hi)) = parts.loop_of(&self.k) else { return Err("the loop is not a loop".into()) };
         let mut maps = vec![];
         let mut c = Cloner::new(&mut self.k);
@@ -398,7 +397,7 @@ impl Apply<'_> {
             };
             inner.push(c.push(Op::Sched(op), copy.op));
         }
-        for (s, p) in scales.iter().zip(parts.products.iter().filter(|p| p.scales.is_some())) {
+        for (&product, s) in &scales {
             let rows = parts.tile[0];
             let dst = slot_view(&mut c, s.tile, slot, &[rows, 1], &[1, 1], 0);
             let src = Region { view: c.view(s.view), start: s.at.iter().map(|&i| c.index(i)).collect() };
@@ -416,7 +415,7 @@ impl Apply<'_> {
                 multicast: false,
                 evict: Evict::Normal,
             };
-            inner.push(c.push(Op::Sched(op), p.op));
+            inner.push(c.push(Op::Sched(op), product));
         }
         inner.push(c.push(Op::Sched(SchedOp::Publish { ring: RING, part: PART }), parts.main));
         inner.push(c.push(Op::Sched(SchedOp::Advance { ring: RING, by: 1 }), parts.main));
@@ -430,8 +429,7 @@ impl Apply<'_> {
         program.push(c.push(Op::Sched(SchedOp::Tiles { vars, body }), parts.main));
         let program = c.new_block(program);
         self.maps = maps;
-        let ops: Vec<OpId> = parts.products.iter().filter(|p| p.scales.is_some()).map(|p| p.op).collect();
-        self.row_scales = ops.into_iter().zip(scales).collect();
+        self.row_scales = scales;
         Ok(program)
     }
 
@@ -473,12 +471,9 @@ impl Apply<'_> {
                     let buffer = c.buffers[buffer];
                     tile_body.push(c.push(Op::Alloc { buffer }, id));
                 }
-                Op::Fill { dst, .. } if c.k.view(*dst).base == Base::Buffer(parts.acc) => {
-                    let new = c.op(id);
-                    if let Op::Fill { .. } = &c.k.op(new).op {
-                        let Op::Fill { dst, value } = c.k.op(new).op.clone() else { continue };
-                        tile_body.push(fill_loop(&mut c, id, dst, value, [rows, n], &spread));
-                    }
+                &Op::Fill { dst, value } if c.k.view(dst).base == Base::Buffer(parts.acc) => {
+                    let (dst, value) = (c.view(dst), c.value(value));
+                    tile_body.push(fill_loop(&mut c, id, dst, value, [rows, n], &spread));
                 }
                 op if crate::pass::pipeline::scalar(c.k, op) => {
                     let new = c.op(id);
@@ -822,7 +817,7 @@ fn run_scale(
     let first = without(c.k, sum, column.var)?;
     // Ids made since are unknown to the ranges; the first column is a multiple of the tile's width.
     let step = multiple_of(c.k, ranges, first).unwrap_or(1) as usize;
-    let common = gcd(step.max(1), run_length);
+    let common = gcd(step.max(1) as i128, run_length as i128) as usize;
     let count = (run_length - common.min(run_length) + n).div_ceil(run_length);
     if common < 8 || count > 3 {
         return None;
@@ -887,10 +882,6 @@ fn times(c: &mut Cloner<'_>, e: IxId, n: i64) -> IxId {
     c.k.ix_mul(e, n)
 }
 
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 /// A loop over the tile behind the multiplications, for a group's rows.
 struct Epilogue<'a> {
     id: OpId,
@@ -940,7 +931,7 @@ impl Epilogue<'_> {
             let new = c.op(id);
             own_rows(c, new, acc, own);
             if let Some(part) = store.as_ref().filter(|p| p.op == id) {
-                target = Some(self.stage(c, ranges, part, new, staging, [own, c.k.ix_var(j).lo.unwrap_or(own)], j)?);
+                target = Some(self.stage(c, ranges, part, new, staging, [i, j])?);
             }
             ops.push(new);
         }
@@ -989,8 +980,7 @@ impl Epilogue<'_> {
         part: &StorePart,
         op: OpId,
         staging: &mut Vec<BufferId>,
-        [own, _]: [IxId; 2],
-        j: IxVarId,
+        at: [IxVarId; 2],
     ) -> Result<(BufferId, ViewId, Seen), Reason> {
         let tensor = c.k.view(part.view).clone();
         let seen = seen(c.k, ranges, part.view, tensor.extents.len() - 1)?;
@@ -1028,10 +1018,10 @@ impl Epilogue<'_> {
             span,
         };
         let view = c.new_view(view);
-        let column = c.var(j);
+        let element = at.map(|v| c.var(v));
         if let Op::Store { view: v, index, .. } = &mut c.k.ops[op.0 as usize].op {
             *v = view;
-            *index = vec![own, column];
+            *index = element.to_vec();
         }
         Ok((tile, view, seen))
     }
