@@ -1,7 +1,7 @@
 //! Tensor maps: what a kernel tells the tensor memory accelerator (TMA) about a tensor, as data.
 //!
 //! [`TensorMapSpec`] is part of a signature and speaks of symbols; `bind::tensor_map` makes a [`TensorMap`] of it, with the
-//! numbers of one launch. How a driver encodes one is the runtime's; the simulator takes it as [`TensorMap::words`].
+//! numbers of one launch. How a driver encodes one, and how the simulated chip sees it, is the runtime's.
 //!
 //! Elements outside the tensor read as zero and are not written. Element strides are 1.
 //! Source of the rules: CUDA driver API, `cuTensorMapEncodeTiled`.
@@ -184,44 +184,7 @@ impl TensorMap {
     pub fn is_empty(&self) -> bool {
         self.extents.contains(&0)
     }
-
-    /// The map as the simulator's 128 opaque bytes; only [`TensorMap::from_words`] knows what they mean.
-    pub fn words(&self) -> [u64; 16] {
-        let mut w = [0u64; 16];
-        let dtype = DType::ALL.iter().position(|&d| d == self.dtype).unwrap_or(0) as u64;
-        w[0] = MAGIC;
-        w[1] = self.address;
-        w[2] = self.extents.len() as u64 | dtype << 8 | (self.swizzle as u64) << 16 | (self.l2_promotion as u64) << 24;
-        w[3..8].iter_mut().zip(&self.extents).for_each(|(w, &e)| *w = e);
-        w[8..12].iter_mut().zip(&self.strides_bytes).for_each(|(w, &s)| *w = s);
-        for (axis, &n) in self.boxes.iter().enumerate().take(AXES_MAX) {
-            w[12 + axis / 2] |= u64::from(n) << (32 * (axis % 2));
-        }
-        w
-    }
-
-    /// Reads [`TensorMap::words`]; `None` if they are no map.
-    pub fn from_words(w: &[u64; 16]) -> Option<TensorMap> {
-        let field = |shift: u32| (w[2] >> shift & 0xff) as usize;
-        let rank = field(0);
-        if w[0] != MAGIC || !(1..=AXES_MAX).contains(&rank) {
-            return None;
-        }
-        Some(TensorMap {
-            dtype: *DType::ALL.get(field(8))?,
-            address: w[1],
-            extents: w[3..3 + rank].to_vec(),
-            strides_bytes: w[8..8 + rank - 1].to_vec(),
-            boxes: (0..rank).map(|axis| (w[12 + axis / 2] >> (32 * (axis % 2))) as u32).collect(),
-            swizzle: *[Swizzle::None, Swizzle::B32, Swizzle::B64, Swizzle::B128].get(field(16))?,
-            l2_promotion: *[L2Promotion::None, L2Promotion::B64, L2Promotion::B128, L2Promotion::B256]
-                .get(field(24))?,
-        })
-    }
 }
-
-/// Marks the words of a map.
-const MAGIC: u64 = u64::from_le_bytes(*b"kilnTMap");
 
 #[cfg(test)]
 mod tests {
@@ -282,22 +245,5 @@ mod tests {
         {
             assert_eq!(refused(change), text);
         }
-    }
-
-    #[test]
-    fn words_hold_everything() {
-        let wide = TensorMap {
-            dtype: DType::F32,
-            address: u64::MAX - 15,
-            extents: vec![EXTENT_MAX, 1, 2, 3, EXTENT_MAX],
-            strides_bytes: vec![16, 32, STRIDE_END - 16, 48],
-            boxes: vec![256, 1, 2, 3, 255],
-            swizzle: Swizzle::None,
-            l2_promotion: L2Promotion::None,
-        };
-        for map in [good(), wide, TensorMap { extents: vec![5], strides_bytes: vec![], boxes: vec![16], ..good() }] {
-            assert_eq!(TensorMap::from_words(&map.words()), Some(map));
-        }
-        assert_eq!(TensorMap::from_words(&[0; 16]), None);
     }
 }
