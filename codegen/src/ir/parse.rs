@@ -1037,13 +1037,7 @@ impl Parser {
                 let b = self.view()?;
                 self.sign("->")?;
                 let acc = self.buffer()?;
-                let scales = if self.eat_word("rows") {
-                    let row = self.gemm_scale()?;
-                    self.word("cols")?;
-                    Some([row, self.gemm_scale()?])
-                } else {
-                    None
-                };
+                let scales = self.gemm_scales()?;
                 Op::Gemm { a, b, acc, set: word == "gemm.set", scales }
             }
             "loop" => Op::Loop { body: self.body()? },
@@ -1078,6 +1072,16 @@ impl Parser {
         };
         self.push(op, span);
         Ok(())
+    }
+
+    /// The scales of a product, if it has any.
+    fn gemm_scales(&mut self) -> Parsed<Option<[GemmScale; 2]>> {
+        if !self.eat_word("rows") {
+            return Ok(None);
+        }
+        let row = self.gemm_scale()?;
+        self.word("cols")?;
+        Ok(Some([row, self.gemm_scale()?]))
     }
 
     fn gemm_scale(&mut self) -> Parsed<GemmScale> {

@@ -413,6 +413,21 @@ impl Printer {
         format!("({})", parts.join(", "))
     }
 
+    /// A product with the bodies of its scales, if it has any.
+    fn product(&mut self, head: String, acc: BufferId, scales: &Option<[GemmScale; 2]>, span: SpanId) {
+        let Some([row, col]) = scales else { return self.op_line(&head, span) };
+        let extents = self.kernel.buffer(acc).extents.clone();
+        let extent = |axis: usize| extents.get(axis).copied().unwrap_or(0);
+        let head = format!("{head} rows {} {{", self.boxed(&[row.var], &[extent(0)]));
+        self.op_line(&head, span);
+        self.block(row.body);
+        let middle = format!("}} yield {} cols {} {{", self.value(row.value), self.boxed(&[col.var], &[extent(1)]));
+        self.line(&middle);
+        self.block(col.body);
+        let end = format!("}} yield {}", self.value(col.value));
+        self.line(&end);
+    }
+
     fn op(&mut self, id: OpId) {
         let OpNode { op, span } = self.kernel.op(id).clone();
         let used = super::effects::uses(&op);
@@ -581,21 +596,7 @@ impl Printer {
             Op::Gemm { a, b, acc, set, scales } => {
                 let word = if *set { "gemm.set" } else { "gemm" };
                 let head = format!("{word} {}, {} -> {}", self.view(*a), self.view(*b), self.buffer(*acc));
-                let Some([row, col]) = scales else {
-                    self.op_line(&head, span);
-                    return;
-                };
-                let extents = self.kernel.buffer(*acc).extents.clone();
-                let extent = |axis: usize| extents.get(axis).copied().unwrap_or(0);
-                let head = format!("{head} rows {} {{", self.boxed(&[row.var], &[extent(0)]));
-                self.op_line(&head, span);
-                self.block(row.body);
-                let middle =
-                    format!("}} yield {} cols {} {{", self.value(row.value), self.boxed(&[col.var], &[extent(1)]));
-                self.line(&middle);
-                self.block(col.body);
-                let end = format!("}} yield {}", self.value(col.value));
-                self.line(&end);
+                self.product(head, *acc, scales, span);
                 return;
             }
             Op::For { var, lo, hi, body, stages } => {

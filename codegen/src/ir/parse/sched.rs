@@ -192,13 +192,7 @@ impl Parser {
                         self.sign(",")?;
                     }
                 }
-                let scales = if self.eat_word("rows") {
-                    let row = self.gemm_scale()?;
-                    self.word("cols")?;
-                    Some([row, self.gemm_scale()?])
-                } else {
-                    None
-                };
+                let scales = self.gemm_scales()?;
                 SchedOp::Wgmma { a, b, acc, set: word == "wgmma.set", scales, release }
             }
             _ => {

@@ -139,21 +139,7 @@ impl Printer {
                     self.buffer(*acc),
                     release.join(", ")
                 );
-                let Some([row, col]) = scales else {
-                    self.op_line(&head, span);
-                    return;
-                };
-                let extents = self.kernel.buffer(*acc).extents.clone();
-                let extent = |axis: usize| extents.get(axis).copied().unwrap_or(0);
-                let head = format!("{head} rows {} {{", self.boxed(&[row.var], &[extent(0)]));
-                self.op_line(&head, span);
-                self.block(row.body);
-                let middle =
-                    format!("}} yield {} cols {} {{", self.value(row.value), self.boxed(&[col.var], &[extent(1)]));
-                self.line(&middle);
-                self.block(col.body);
-                let end = format!("}} yield {}", self.value(col.value));
-                self.line(&end);
+                self.product(head, *acc, scales, span);
                 return;
             }
         };
