@@ -60,3 +60,14 @@ fn copied_row_scales_stay_with_their_product() {
     assert!(products[0].contains("const f32 2.0") && !products[0].contains("load $row_scales"), "{out}");
     assert!(products[1].contains("load $row_scales"), "{out}");
 }
+
+/// Every role that reads memory waits for the kernel before, since none reads through another one alone.
+#[test]
+fn all_roles_of_a_dependent_kernel_wait() {
+    let built = compile::check(parse::kernel(GEMM).expect("a kernel")).expect("a correct one");
+    let caps = Target::Sm90a.caps().expect("limits");
+    let mut s = automatic(&built.kernel, &caps, &Options { stages: 3, ..Options::default() }).expect("a schedule");
+    s.dependent = true;
+    let text = print::text(&apply(&built.kernel, &s, &caps).expect("it fits"));
+    assert_eq!(text.matches("grid_wait").count(), 2, "{text}");
+}

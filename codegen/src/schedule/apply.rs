@@ -546,7 +546,12 @@ impl Apply<'_> {
             }
         }
         let body = c.new_block(tile_body);
-        let mut program = vec![c.push(Op::Sched(SchedOp::Tiles { vars, body }), parts.main)];
+        let mut program = vec![];
+        if self.s.dependent {
+            // Scales and addends are read without the ring.
+            program.push(c.push(Op::Sched(SchedOp::GridWait), parts.main));
+        }
+        program.push(c.push(Op::Sched(SchedOp::Tiles { vars, body }), parts.main));
         if stored {
             program.push(c.push(Op::Sched(SchedOp::TmaStoreWait { pending: 0, written: false }), parts.main));
         }
