@@ -206,7 +206,7 @@ impl Emitter<'_> {
                 self.define(*result, compare_text(*op, &x, &y), false);
             }
             Op::Select { result, cond, a, b } => {
-                let (c, x, y) = (self.val(*cond), self.val(*a), self.val(*b));
+                let (c, x, y) = (self.val(*cond), self.choice(*a), self.choice(*b));
                 self.define(*result, Text::choose(&c, &x, &y), false);
             }
             Op::Cast { result, .. } if self.cast_is_collected(*result) => {}
@@ -457,7 +457,7 @@ impl Emitter<'_> {
         self.block(block);
         for (r, name) in results.iter().zip(names) {
             let x = match r {
-                IfResult::Value { then, els, .. } => self.val(if first { *then } else { *els }),
+                IfResult::Value { then, els, .. } => self.choice(if first { *then } else { *els }),
                 IfResult::Index { then, els, .. } => self.ix(if first { *then } else { *els }),
             };
             self.line(format!("{name} = {};", x.s));

@@ -2,6 +2,7 @@
 
 use super::Emitter;
 use super::prelude::Snippet;
+use crate::ir::effects::uses;
 use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarKind, Literal, UnaryOp, ValueId};
 
 /// An expression and how tightly its outermost operator binds.
@@ -258,6 +259,28 @@ impl Emitter<'_> {
             return literal(l);
         }
         self.values.get(&v).cloned().unwrap_or_else(|| Text::name(format!("v{}", v.0)))
+    }
+
+    /// A value that is one of two. Of constants that are or may become -0, the compiler is not told.
+    pub fn choice(&mut self, v: ValueId) -> Text {
+        let t = self.val(v);
+        let harmless = |l: Literal| l.bits as u32 != (-0.0f32).to_bits();
+        if self.value_type(v) != DType::F32 || self.k.literal(v).is_some_and(harmless) || !self.is_constant(v, 8) {
+            return t;
+        }
+        self.need(Snippet::Opaque);
+        Text::call("opaque", &[&t])
+    }
+
+    /// Whether a value comes from constants alone, by at most `steps` operations after each other.
+    fn is_constant(&self, v: ValueId, steps: usize) -> bool {
+        if steps == 0 {
+            return false;
+        }
+        let Some(def) = self.k.value(v).def else { return false };
+        let u = uses(&self.k.op(def).op);
+        let elsewhere = !(u.indices.is_empty() && u.views.is_empty() && u.buffers.is_empty() && u.blocks.is_empty());
+        !elsewhere && u.values.iter().all(|&x| self.is_constant(x, steps - 1))
     }
 
     /// A float of any width as f32.

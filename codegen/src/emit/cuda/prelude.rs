@@ -30,6 +30,8 @@ pub enum Snippet {
     Index,
     /// Integer min and max.
     MinMax,
+    /// Constants no compiler sees.
+    Opaque,
     /// Combining threads.
     Reduce,
     /// Sums of narrow floats.
@@ -102,6 +104,7 @@ impl Snippet {
             | Snippet::Cast
             | Snippet::Index
             | Snippet::MinMax
+            | Snippet::Opaque
             | Snippet::Reduce
             | Snippet::AsyncCopy
             | Snippet::E2m1
@@ -145,6 +148,7 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Cast => include_str!("prelude/device/cast.cuh"),
         Snippet::Index => include_str!("prelude/device/index.cuh"),
         Snippet::MinMax => include_str!("prelude/device/minmax.cuh"),
+        Snippet::Opaque => include_str!("prelude/device/opaque.cuh"),
         Snippet::Reduce => include_str!("prelude/device/reduce.cuh"),
         Snippet::ReduceNarrow => include_str!("prelude/device/reduce_narrow.cuh"),
         Snippet::Scan => include_str!("prelude/device/scan.cuh"),

@@ -24,7 +24,7 @@ const PRELUDE: [&str; 3] =
     [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h"), prelude!("host" / "hopper.h")];
 
 /// Snippets of the device prelude that hold inline PTX, and what takes their place. All others run as they are.
-const REPLACED: [(&str, &str); 24] = [
+const REPLACED: [(&str, &str); 25] = [
     (prelude!("device" / "memory.cuh"), prelude!("host" / "memory.cuh")),
     (prelude!("device" / "global.cuh"), prelude!("host" / "global.cuh")),
     (prelude!("device" / "bf16.cuh"), prelude!("host" / "bf16.cuh")),
@@ -32,6 +32,7 @@ const REPLACED: [(&str, &str); 24] = [
     (prelude!("device" / "fp8.cuh"), prelude!("host" / "fp8.cuh")),
     (prelude!("device" / "matrix.cuh"), prelude!("host" / "matrix.cuh")),
     (prelude!("device" / "check.cuh"), prelude!("host" / "check.cuh")),
+    (prelude!("device" / "opaque.cuh"), prelude!("host" / "opaque.cuh")),
     (prelude!("device" / "async_copy.cuh"), prelude!("host" / "async_copy.cuh")),
     (prelude!("device" / "widen.cuh"), prelude!("host" / "widen.cuh")),
     (prelude!("device" / "widen_integer.cuh"), prelude!("host" / "widen.cuh")),

@@ -1,0 +1,2 @@
+// A constant as it is.
+DEV float opaque(float x) { return x; }
