@@ -49,6 +49,9 @@ pub struct Args {
     /// Leave fields that change rounding at their defaults
     #[arg(long)]
     pub reproducible: bool,
+    /// Of `export`: of each record the fastest config only
+    #[arg(long)]
+    pub best: bool,
     /// Measure nothing: rank configs for a target by a model of its chip (sm_80, sm_90a, sm_100a)
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["device", "budget", "resume"])]
     pub estimate: Option<String>,
@@ -62,7 +65,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let records = Records::new(Settings::from_env().tune_dir);
     if let Some(action) = args.names.first().filter(|n| ACTIONS.contains(&n.as_str())) {
         return match (action.as_str(), args.names.get(1)) {
-            ("export", Some(file)) => export(&records, Path::new(file), out),
+            ("export", Some(file)) => export(&records, Path::new(file), args.best, out),
             ("import", Some(file)) => import(Path::new(file), out),
             ("export" | "import", None) => {
                 Err(Failure::usage(format!("tune {action}"), "a file", "none", &format!("kiln tune {action} FILE")))
@@ -324,14 +327,23 @@ fn verify(ops: &[Arc<dyn OpSpec>], records: &Records, out: Output) -> Result<(),
 }
 
 /// All record files as JSON lines in one file.
-fn export(records: &Records, file: &Path, out: Output) -> Result<(), Failure> {
+fn export(records: &Records, file: &Path, best: bool, out: Output) -> Result<(), Failure> {
     let mut text = String::new();
     let all = records.list();
     for (path, _) in &all {
         let content = std::fs::read_to_string(path)
             .map_err(|e| Failure::environment(path.display(), "a readable record", e, "check its permissions"))?;
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        text += &format!("{}\n", json!({"v": 1, "file": name, "lines": content.lines().collect::<Vec<_>>()}));
+        let mut lines: Vec<&str> = content.lines().collect();
+        if best {
+            let median = |line: &&str| serde_json::from_str::<Value>(line).ok().and_then(|r| r["median_us"].as_f64());
+            let fastest = lines.iter().skip(1).filter(|l| median(l).is_some());
+            let fastest =
+                fastest.min_by(|a, b| median(a).unwrap_or(f64::MAX).total_cmp(&median(b).unwrap_or(f64::MAX)));
+            let Some(&fastest) = fastest else { continue };
+            lines = vec![lines[0], fastest];
+        }
+        text += &format!("{}\n", json!({"v": 1, "file": name, "lines": lines}));
     }
     files::write_atomic(file, text.as_bytes())?;
     out.note(&format!("wrote {} records to {}", all.len(), file.display()))

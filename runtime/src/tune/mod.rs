@@ -6,6 +6,7 @@
 pub mod model;
 pub mod records;
 pub mod search;
+mod shipped;
 
 pub use model::{Modelled, Screened};
 pub use records::{Key, Record, Records, Status, Tuned};

@@ -4,6 +4,7 @@
 //! the key and each chosen record's kernel hash, and refuses what differs; a different driver is a warning. Files are
 //! replaced whole, under a lock; while a search runs, after each candidate, so that what was measured survives its end.
 
+use super::shipped;
 use crate::compile::{hash, write_atomically};
 use crate::device::{Device, DeviceInfo, lock};
 use crate::error::{Error, Result};
@@ -70,10 +71,16 @@ impl Key {
         })
     }
 
-    fn file_name(&self) -> String {
-        let hash = hash(&[self.to_json().to_string().as_bytes()]);
-        format!("{}-{}.jsonl", self.kernel, &hash[..16])
+    /// Name of the key's file.
+    pub(super) fn file_name(&self) -> String {
+        name_of(&self.to_json())
     }
+}
+
+/// Name of the file of a key in JSON.
+pub(super) fn name_of(key: &Value) -> String {
+    let hash = hash(&[key.to_string().as_bytes()]);
+    format!("{}-{}.jsonl", key["kernel"].as_str().unwrap_or_default(), &hash[..16])
 }
 
 /// Hash of a kernel's IR for a config: the build every launch of these dimensions starts from, without launch facts. A
@@ -338,7 +345,11 @@ fn differences(want: &Value, have: &Value) -> Vec<(String, String, String)> {
 /// # Errors
 /// The first field that differs; a line that is no record.
 pub fn read(path: &Path, key: &Key) -> Result<Loaded> {
-    let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
+    parse(path, &fs::read_to_string(path).map_err(Error::io("read", path))?, key)
+}
+
+/// [`read`], of a text.
+pub(super) fn parse(path: &Path, text: &str, key: &Key) -> Result<Loaded> {
     let broken = |line: usize| Error::Record {
         path: path.to_path_buf(),
         field: format!("line {}", line + 1),
@@ -364,7 +375,8 @@ pub fn read(path: &Path, key: &Key) -> Result<Loaded> {
     Ok(Loaded { driver: header["driver"].as_str().unwrap_or_default().into(), records, complete })
 }
 
-/// Chooses the fastest recorded config, and the default with a note where there is none.
+/// Chooses the fastest recorded config, of this machine's records and then of the shipped ones; the default with a note
+/// where there is none.
 #[derive(Debug)]
 pub struct Tuned {
     records: Records,
@@ -411,23 +423,20 @@ impl Configs for Tuned {
     fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
         let name = &kernel.info().name;
         let default = || kernel.space().default_config();
-        if !self.records.dir.is_dir() {
-            self.note(format!("`{name}` runs its default config: it was never tuned here"));
-            return default();
-        }
         let key = Key::new(kernel, dims, &self.device, &self.compiler);
-        let loaded = match self.records.load(&key) {
-            Ok(Some(l)) => l,
-            Ok(None) => {
-                let why = self.records.why_not(&key).unwrap_or_else(|| "it was never tuned here".into());
-                self.note(format!("`{name}` runs its default config: {why}"));
-                return default();
-            }
-            Err(e) => {
-                self.note(format!("`{name}` runs its default config: {e}"));
-                return default();
-            }
-        };
+        let loaded =
+            match self.records.load(&key).and_then(|own| own.map_or_else(|| shipped::load(&key), |l| Ok(Some(l)))) {
+                Ok(Some(l)) => l,
+                Ok(None) => {
+                    let why = self.records.why_not(&key).unwrap_or_else(|| "it was never tuned here".into());
+                    self.note(format!("`{name}` runs its default config: {why}"));
+                    return default();
+                }
+                Err(e) => {
+                    self.note(format!("`{name}` runs its default config: {e}"));
+                    return default();
+                }
+            };
         if loaded.driver != self.device.driver {
             let (then, now) = (&loaded.driver, &self.device.driver);
             self.note(format!("`{name}` was tuned with driver {then}, this is {now}; consider tuning again"));
@@ -447,10 +456,10 @@ impl Configs for Tuned {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn key() -> Key {
+    pub fn key() -> Key {
         Key {
             kernel: "k".into(),
             kernel_hash: "aa".into(),
@@ -465,7 +474,7 @@ mod tests {
         }
     }
 
-    fn records() -> Vec<Record> {
+    pub fn records() -> Vec<Record> {
         let config = |rows, word: &str| {
             Config(BTreeMap::from([
                 ("rows".into(), ConfigValue::Int(rows)),
