@@ -12,7 +12,8 @@ use std::collections::HashSet;
 /// Form of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Consecutive elements, moved in pieces of this many bytes.
+    /// Consecutive elements, moved in pieces of this many bytes. Of 1 byte only for pairs of packed elements, which stores
+    /// need and loads do without.
     Wide(usize),
     /// The same element for all.
     Once,
@@ -169,7 +170,8 @@ impl<'a> Lanes<'a> {
             return Form::Once;
         }
         let bits = memory_bits(self.kernel, view) as i64;
-        if step != 1 || self.vec == 1 || self.vec * bits < 16 {
+        let packed = bits < 8;
+        if step != 1 || self.vec == 1 || self.vec * bits < if packed { 8 } else { 16 } {
             return Form::Each;
         }
         let size = (bits / 8).max(1);
@@ -182,7 +184,7 @@ impl<'a> Lanes<'a> {
         };
         let width = gcd(gcd(multiple * bits / 8, base), gcd(self.vec * bits / 8, 16));
         let halves = multiple * bits % 8 != 0;
-        if width > size && !halves { Form::Wide(width as usize) } else { Form::Each }
+        if (width > size || packed) && !halves { Form::Wide(width as usize) } else { Form::Each }
     }
 }
 

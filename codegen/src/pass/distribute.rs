@@ -452,7 +452,9 @@ fn choose_vec(k: &Kernel, ranges: &Ranges, members: &[&Node]) -> usize {
                 if frag_of(k, view).is_some() {
                     continue;
                 }
-                if let Form::Wide(bytes) = lanes.form(view, index) {
+                if let Form::Wide(bytes) = lanes.form(view, index)
+                    && (bytes > 1 || matches!(k.op(id).op, Op::Store { .. }))
+                {
                     let bits = memory_bits(k, view);
                     widest = widest.max(bits);
                     full |= bytes * 8 == (vec * bits).min(128);

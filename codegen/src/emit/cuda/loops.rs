@@ -4,7 +4,7 @@ use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
 use crate::ir::effects::{bodies, walk};
-use crate::ir::{BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
+use crate::ir::{Base, BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
 use std::collections::{HashMap, HashSet};
@@ -359,18 +359,27 @@ impl Emitter<'_> {
             }
             let base = self.k.view(view).base;
             let mine: Vec<_> = order.iter().filter(|o| o.1 == base).collect();
-            let writes = mine.iter().filter(|o| o.2).count();
+            let writes = mine.iter().any(|o| o.2);
             // Moving loads to the front and stores to the end must not reorder accesses to one tensor.
             let first_write = mine.iter().position(|o| o.2).unwrap_or(mine.len());
-            let ordered = mine.iter().skip(first_write + 1).all(|o| o.2) && writes <= 1 && mine.iter().all(|o| o.3);
+            let ordered = mine.iter().skip(first_write + 1).all(|o| o.2) && mine.iter().all(|o| o.3);
             let checked = matches!(op, Op::LoadOr { .. } | Op::Atomic { .. } | Op::Store { checked: true, .. });
-            let form = if l.distribution.vec == 1 || checked || (writes > 0 && !ordered) {
+            let form = if l.distribution.vec == 1 || checked || (writes && !ordered) {
                 Form::Each
             } else {
                 lanes.form(view, index)
             };
             let form = if matches!(op, Op::Store { .. }) && form == Form::Once { Form::Each } else { form };
+            let form = if !matches!(op, Op::Store { .. }) && form == Form::Wide(1) { Form::Each } else { form };
             forms.insert(id, form);
+        }
+        // Wide stores come after the lanes, in their order; one that is not wide comes before all of them.
+        for &(id, base, write, _) in &order {
+            let apart =
+                |o: &(OpId, Base, bool, bool)| o.2 && o.1 == base && !matches!(forms.get(&o.0), Some(Form::Wide(_)));
+            if write && order.iter().any(apart) {
+                forms.insert(id, Form::Each);
+            }
         }
         forms
     }
@@ -498,6 +507,12 @@ impl Emitter<'_> {
             let each = format!("{pairs}[v] = {source}[2 * v] | {source}[2 * v + 1] << 4;");
             self.line(format!("for (int v = 0; v < {}; ++v) {each}", vec / 2));
             (source, at) = (pairs, Text::name(format!("({}) / 2", at.s)));
+            if bytes == 1 {
+                let to = Text::offset(&place.base, &at);
+                let line = format!("for (int v = 0; v < {}; ++v) ({to})[v] = {source}[v];", vec / 2, to = to);
+                self.guarded(condition, &line);
+                return;
+            }
         }
         let line = format!("st<{bytes}>({}, {source});", Text::offset(&place.base, &at));
         self.guarded(condition, &line);
