@@ -369,14 +369,14 @@ impl Emitter<'_> {
             } else {
                 lanes.form(view, index)
             };
-            let form = if matches!(op, Op::Store { .. }) && form == Form::Once { Form::Each } else { form };
-            let form = if !matches!(op, Op::Store { .. }) && form == Form::Wide(1) { Form::Each } else { form };
+            let store = matches!(op, Op::Store { .. });
+            let form = if form == if store { Form::Once } else { Form::Pairs } { Form::Each } else { form };
             forms.insert(id, form);
         }
-        // Wide stores come after the lanes, in their order; one that is not wide comes before all of them.
+        // Collected stores come after the lanes, in their order; one that is not collected comes before all of them.
+        let collected = |form: Option<&Form>| matches!(form, Some(Form::Wide(_) | Form::Pairs));
         for &(id, base, write, _) in &order {
-            let apart =
-                |o: &(OpId, Base, bool, bool)| o.2 && o.1 == base && !matches!(forms.get(&o.0), Some(Form::Wide(_)));
+            let apart = |o: &(OpId, Base, bool, bool)| o.2 && o.1 == base && !collected(forms.get(&o.0));
             if write && order.iter().any(apart) {
                 forms.insert(id, Form::Each);
             }
@@ -411,7 +411,7 @@ impl Emitter<'_> {
                         e.once.insert(id, Text::name(name));
                     }
                 }
-                (Op::Store { view, index, value, .. }, Some(Form::Wide(bytes))) => {
+                (Op::Store { view, index, value, .. }, Some(&form @ (Form::Wide(_) | Form::Pairs))) => {
                     let narrow = self.narrowing(*value, k.view(*view).dtype);
                     let wish = format!("{}_v", self.base_name(*view));
                     let name = self.names.declare(&wish);
@@ -420,7 +420,7 @@ impl Emitter<'_> {
                     if let Some(e) = &mut self.element {
                         e.collect.insert(id, (name.clone(), narrow));
                     }
-                    stores.push((id, *view, index.clone(), name, narrow, *bytes));
+                    stores.push((id, *view, index.clone(), name, narrow, form));
                 }
                 (_, Some(_) | None) => {}
             }
@@ -452,8 +452,43 @@ impl Emitter<'_> {
                 e.lane = Text::number(0);
             }
         }
-        for (id, view, index, name, narrow, bytes) in stores {
-            self.wide_store(id, view, &index, name, narrow, bytes, vec, predicate);
+        for (id, view, index, name, narrow, form) in stores {
+            match form {
+                Form::Wide(bytes) => self.wide_store(id, view, &index, name, narrow, bytes, vec, predicate),
+                Form::Pairs | Form::Once | Form::Each => self.pair_store(id, view, &index, &name, l, predicate),
+            }
+        }
+    }
+
+    /// Stores the elements that `name` collected byte by byte, each pair if it exists.
+    fn pair_store(
+        &mut self,
+        id: OpId,
+        view: ViewId,
+        index: &[crate::ir::IxId],
+        name: &str,
+        l: &ElementLoop<'_>,
+        predicate: Option<&Text>,
+    ) {
+        let inner = inner_axis(l.extents).map(|a| l.vars[a]);
+        let outside = inner.and_then(|v| self.index.get(&v).cloned());
+        self.line("#pragma unroll");
+        let v = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {}; {v} += 2)", l.distribution.vec));
+        if let (Some(var), Some(base)) = (inner, &outside) {
+            self.index.insert(var, Text::add(base, &v));
+        }
+        let place = self.place(view, index);
+        let bound = self.bounds(id, view, index);
+        let condition = match (predicate, bound) {
+            (Some(p), Some(b)) => Some(Text::both(p, &b)),
+            (p, b) => p.cloned().or(b),
+        };
+        let at = format!("({}) / 2", place.index.s);
+        let line = format!("{}[{at}] = {name}[{v}] | {name}[{v} + 1] << 4;", place.base, v = v.s);
+        self.guarded(condition, &line);
+        self.close();
+        if let (Some(var), Some(base)) = (inner, outside) {
+            self.index.insert(var, base);
         }
     }
 
@@ -507,12 +542,6 @@ impl Emitter<'_> {
             let each = format!("{pairs}[v] = {source}[2 * v] | {source}[2 * v + 1] << 4;");
             self.line(format!("for (int v = 0; v < {}; ++v) {each}", vec / 2));
             (source, at) = (pairs, Text::name(format!("({}) / 2", at.s)));
-            if bytes == 1 {
-                let to = Text::offset(&place.base, &at);
-                let line = format!("for (int v = 0; v < {}; ++v) ({to})[v] = {source}[v];", vec / 2, to = to);
-                self.guarded(condition, &line);
-                return;
-            }
         }
         let line = format!("st<{bytes}>({}, {source});", Text::offset(&place.base, &at));
         self.guarded(condition, &line);
