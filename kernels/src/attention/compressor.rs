@@ -47,8 +47,8 @@ pub struct CompressorConfig {
 #[kernel(dims(wide: fixed, d: fixed, half: fixed), require(2 * half <= d), deterministic)]
 pub fn kv_compressor(
     cfg: &CompressorConfig,
-    kv: In![F32; n, wide],
-    score: In![F32; n, wide],
+    kv: In![F32; n, wide; strides(_, 1)],
+    score: In![F32; n, wide; strides(_, 1)],
     ape: In![F32; ratio, wide],
     weight: In![F32; d],
     cos: In![F32; rows, half],

@@ -28,7 +28,12 @@ use std::sync::Arc;
 
 /// Writes a token.
 #[kernel(dims(d: fixed, bytes: fixed), deterministic)]
-pub fn kv_cache_write(cfg: &CacheConfig, x: In![Bf16; n, d], slots: In![I64; n], cache: InOut![U8; pages, bytes]) {
+pub fn kv_cache_write(
+    cfg: &CacheConfig,
+    x: In![Bf16; n, d; strides(_, 1)],
+    slots: In![I64; n],
+    cache: InOut![U8; pages, bytes],
+) {
     let i = grid(n);
     warps(cfg.warps);
     let page = cfg.page;

@@ -54,9 +54,9 @@ pub struct SparsePrefillConfig {
 )]
 pub fn mla_prefill_sparse(
     cfg: &SparsePrefillConfig,
-    q: In![Bf16; sq, h, dk],
+    q: In![Bf16; sq, h, dk; strides(_, _, 1)],
     kv: In![Bf16; skv, dk; strides(_, 1)],
-    indices: In![I32; sq, topk],
+    indices: In![I32; sq, topk; strides(_, 1)],
     length: Option<In![I32; sq]>,
     sink: Option<In![F32; h]>,
     out: Out![Bf16; 1, 1, sq, h, dv; strides(_, _, _, _, 1)],

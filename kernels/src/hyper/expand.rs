@@ -30,7 +30,7 @@ pub struct ExpandConfig {
 
 /// Copies a piece of a row to all streams.
 #[kernel(dims(m: fixed, h: fixed), deterministic, batch_invariant(t))]
-pub fn mhc_expand<T: Float>(cfg: &ExpandConfig, x: In![T; t, h], y: Out![T; t, m, h]) {
+pub fn mhc_expand<T: Float>(cfg: &ExpandConfig, x: In![T; t, h; strides(_, 1)], y: Out![T; t, m, h]) {
     let (row, ci) = grid((t, h.div_ceil(cfg.columns)));
     let c0 = ci * cfg.columns;
     warps(cfg.warps);

@@ -31,7 +31,7 @@ pub struct HeadMixConfig {
 #[kernel(dims(m: fixed), deterministic, batch_invariant(t))]
 pub fn mhc_head_mix(
     cfg: &HeadMixConfig,
-    mix: In![F32; t, m],
+    mix: In![F32; t, m; strides(_, 1)],
     scale: In![F32; 1],
     base: In![F32; m],
     y: Out![F32; t, m],

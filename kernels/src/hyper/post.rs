@@ -35,8 +35,8 @@ pub struct PostConfig {
 #[kernel(dims(m: fixed, h: fixed), deterministic, batch_invariant(t))]
 pub fn mhc_post(
     cfg: &PostConfig,
-    x: In![Bf16; t, h],
-    residual: In![Bf16; t, m, h],
+    x: In![Bf16; t, h; strides(_, 1)],
+    residual: In![Bf16; t, m, h; strides(_, _, 1)],
     post: In![F32; t, m],
     comb: In![F32; t, m, m],
     y: Out![Bf16; t, m, h],

@@ -59,7 +59,7 @@ pub struct ProductConfig {
 #[kernel(dims(n: fixed), deterministic, batch_invariant(t))]
 pub fn mhc_mix_product(
     cfg: &ProductConfig,
-    residual: In![Bf16; t, k],
+    residual: In![Bf16; t, k; strides(_, 1)],
     f: In![F32; n, k],
     weight: Option<In![F32; k]>,
     parts: Out![F32; splits, t, n],
@@ -124,7 +124,7 @@ pub struct MixConfig {
 #[kernel(dims(m: fixed, h: fixed, n: fixed), deterministic, batch_invariant(t))]
 pub fn mhc_mix_streams(
     cfg: &MixConfig,
-    residual: In![Bf16; t, m, h],
+    residual: In![Bf16; t, m, h; strides(_, _, 1)],
     parts: In![F32; splits, t, n],
     squares: In![F32; splits, t],
     scale: In![F32; 3],

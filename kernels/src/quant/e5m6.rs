@@ -46,7 +46,7 @@ const FLOOR: f32 = 1e-4;
 #[kernel(dims(n: fixed), require(n % 8 == 0), deterministic, batch_invariant(m))]
 pub fn per_token_cast_e5m6<T: Float>(
     cfg: &E5m6Config,
-    x: In![T; m, n],
+    x: In![T; m, n; strides(_, 1)],
     packed: Out![U32; m, words],
     sf: Out![F32; m, 1],
     dequant: Option<Out![F32; m, n]>,

@@ -53,7 +53,7 @@ pub struct LosslessConfig {
 )]
 pub fn per_block_cast_lossless(
     cfg: &LosslessConfig,
-    codes: In![E2m1; m, n],
+    codes: In![E2m1; m, n; strides(_, 1)],
     sf_exp: In![U8; in_m, in_n],
     q: Out![E4m3; m, n],
     out_sf_exp: Out![U8; out_m, out_n],

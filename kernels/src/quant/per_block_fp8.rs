@@ -48,7 +48,7 @@ pub struct PerBlockConfig {
 #[kernel(dims(n: fixed), deterministic)]
 pub fn per_block_cast_fp8<T: Float>(
     cfg: &PerBlockConfig,
-    x: In![T; m, n],
+    x: In![T; m, n; strides(_, 1)],
     q: Out![E4m3; m, n],
     sf: Out![F32; blocks_m, blocks_n],
     amax_min: Scalar![F32],

@@ -50,7 +50,7 @@ pub struct PerChannelConfig {
 #[kernel(dims(n: fixed), deterministic)]
 pub fn per_channel_cast_fp8<T: Float + Arith>(
     cfg: &PerChannelConfig,
-    x: In![T; m, n],
+    x: In![T; m, n; strides(_, 1)],
     q: Out![E4m3; m, n],
     sf: Out![F32; groups, n],
     amax_min: Scalar![F32],

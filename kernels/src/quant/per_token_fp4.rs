@@ -51,7 +51,7 @@ const FLOOR: f32 = 6.0 * f32::MIN_POSITIVE;
 #[kernel(dims(n: fixed), deterministic, batch_invariant(m))]
 pub fn per_token_cast_fp4<T: Float>(
     cfg: &PerTokenFp4Config,
-    x: In![T; m, n],
+    x: In![T; m, n; strides(_, 1)],
     q: Out![E2m1; m, n],
     sf_exp: Out![U8; m, blocks],
 ) {
