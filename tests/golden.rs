@@ -5,6 +5,8 @@
 
 #[path = "golden/cases.rs"]
 mod cases;
+#[path = "golden/catalogue.rs"]
+mod catalogue;
 
 use cases::{Golden, load};
 use kiln_codegen::host_tensor::HostTensor;
@@ -107,4 +109,9 @@ fn references_reproduce_the_golden_outputs() {
         // Vector addition is an example and the copy a yardstick; neither has a golden case.
         assert!(["vector_add", "copy"].contains(&op), "no golden case of `{op}` was judged");
     }
+}
+
+#[test]
+fn the_catalogue_of_kernels_is_current() {
+    catalogue::check(&kiln_kernels::registry());
 }

@@ -6,6 +6,8 @@
 mod cases;
 #[path = "golden/vm.rs"]
 mod device;
+#[path = "golden/random.rs"]
+mod random;
 
 use kiln_codegen::spec::{Configs, DefaultConfigs, HostProblem, KernelDef};
 use kiln_codegen::tune::{Config, ConfigValue};
@@ -94,4 +96,47 @@ fn declared_cases_equal_the_reference_with_every_config_value() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Random problems of the operators that `golden/random.rs` knows: sizes, gaps between rows, numbers nobody likes.
+/// `KILN_PROBLEMS` of each, from seed `KILN_SEED` on; `SLOW=1` makes 60 of each.
+#[test]
+fn random_problems_equal_the_reference() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let slow = std::env::var_os("SLOW").is_some();
+    let count = number("KILN_PROBLEMS").unwrap_or(if slow { 60 } else { 4 });
+    if !slow {
+        println!("skipped: all but {count} problems an operator; SLOW=1 runs 60");
+    }
+    let seed = number("KILN_SEED").unwrap_or(1);
+    let (mut run, mut failures) = (0, vec![]);
+    for op in kiln_kernels::registry() {
+        let name = op.info().name;
+        for seed in seed..seed + count {
+            let Some(p) = random::problem(name, seed) else { continue };
+            run += 1;
+            let problem = HostProblem { tensors: p.inputs.clone(), params: p.params.clone() };
+            let want = op.reference(&problem).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+            let mut all = p.inputs.clone();
+            all.extend(want);
+            let got = match device::run_strided(op.as_ref(), &p.inputs, &p.gaps, &p.params, &DefaultConfigs, &SANITIZE)
+            {
+                Ok(got) => got,
+                Err(e) => {
+                    failures.push(format!("{name}, seed {seed}: {e}"));
+                    continue;
+                }
+            };
+            for output in got.keys() {
+                let metric = Metric::from(op.tolerance(output, &p.params));
+                let c = Comparison { case: &all, got: &got, params: &p.params };
+                let v = judge(output, &metric, &c);
+                if !v.ok {
+                    failures.push(format!("{name}, seed {seed}, {output}: {:.3e}: {}", v.value, v.reason));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(run as u64 >= 15 * count.min(1), "{run} problems");
 }

@@ -8,7 +8,7 @@ use crate::instance;
 use crate::judge::{self, Judged};
 use kiln_codegen::abi::Launcher;
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::spec::{Case, Configs, HostProblem, OpSpec, Params, Problem, TensorSpec};
+use kiln_codegen::spec::{Case, Configs, HostProblem, OpSpec, ParamValue, Params, Problem, TensorSpec};
 use kiln_kernels::numeric::Metric;
 use kiln_runtime::Device;
 use std::collections::BTreeMap;
@@ -157,6 +157,17 @@ pub fn declared(op: &dyn OpSpec, case: &Case) -> Result<Ready, String> {
 }
 
 impl Ready {
+    /// The parameters, with outputs that the case does not expect switched off: an output that may be left out is so by a
+    /// parameter of its name.
+    fn wanted(&self, op: &dyn OpSpec) -> Result<Params, String> {
+        let outputs = op.outputs(&specs(&self.inputs), &self.params).map_err(|e| e.to_string())?;
+        let mut params = self.params.clone();
+        for t in outputs.into_iter().filter(|t| !self.metrics.iter().any(|(name, _)| *name == t.name)) {
+            params.insert(t.name, ParamValue::Bool(false));
+        }
+        Ok(params)
+    }
+
     /// Runs and judges.
     ///
     /// # Errors
@@ -167,7 +178,8 @@ impl Ready {
         op: &dyn OpSpec,
         configs: &dyn Configs,
     ) -> Result<(Outcome, Option<Judged>), String> {
-        let outcome = execute(device, op, &self.inputs, &self.params, configs)?;
+        let params = self.wanted(op)?;
+        let outcome = execute(device, op, &self.inputs, &params, configs)?;
         if let Some(name) = outcome.outputs.keys().find(|n| !self.metrics.iter().any(|(m, _)| m == *n)) {
             return Err(format!("the operator computes `{name}`, which the case does not expect"));
         }

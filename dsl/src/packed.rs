@@ -1,9 +1,11 @@
-//! Containers of narrow values that have no dtype of their own in memory: e5m6 codes in words, bytes in words.
+//! Containers of narrow values that have no dtype of their own in memory: e5m6 codes in words, bytes in words, e2m1 codes
+//! in bytes of something else.
 //!
 //! E2m1 and E8m0 are dtypes; tensors hold them as they are. What stands here are the packed forms of interfaces: eight
-//! e5m6 codes (1 sign, 5 exponent with bias 15, 6 mantissa bits) in three words, four bytes (UE8M0 scales) in one.
+//! e5m6 codes (1 sign, 5 exponent with bias 15, 6 mantissa bits) in three words, four bytes (UE8M0 scales) in one, and
+//! the four bits of an e2m1 number where they lie within a record of bytes.
 
-use crate::dtype::{E8m0, F32, U8, U32};
+use crate::dtype::{Bool, E8m0, F32, U8, U32};
 use crate::math::{abs, select};
 use crate::scalar::V;
 use kiln_dsl_macros::kernel_fn;
@@ -32,6 +34,26 @@ pub fn e5m6_value(code: V<U32>) -> V<F32> {
     let normal = (rest + (112 << 6)) << 17;
     let subnormal = (rest.to::<F32>() * 9.536_743e-7).bits();
     V::<F32>::from_bits(sign | select(rest < 64, subnormal, normal))
+}
+
+/// The e2m1 code of `x`, 4 bits: nearest even, saturating at 6, the sign of zero kept; NaN becomes zero.
+#[kernel_fn]
+pub fn e2m1_code(x: V<F32>) -> V<U32> {
+    let sign = (x.bits() >> 31) << 3;
+    let size = abs(x);
+    // One step up at each middle between neighbours; a middle itself goes to the even code.
+    let step = |up: V<Bool>| -> V<U32> { up.to::<U32>() };
+    let low = step(size > 0.25) + step(size >= 0.75) + step(size > 1.25) + step(size >= 1.75);
+    sign | (low + step(size > 2.5) + step(size >= 3.5) + step(size > 5.0))
+}
+
+/// The number an e2m1 code stands for: 0, ½, 1, 1½, 2, 3, 4, 6 and their negatives.
+#[kernel_fn]
+pub fn e2m1_value(code: V<U32>) -> V<F32> {
+    let (exponent, half, sign) = ((code >> 1) & 3, (code & 1) << 22, (code >> 3) << 31);
+    let small = select((code & 1) == 1, 0.5, 0.0).bits();
+    let normal = ((exponent + 126) << 23) | half;
+    V::<F32>::from_bits(select(exponent == 0, small, normal) | sign)
 }
 
 /// Eight 12-bit codes as three words: the first code stands in the most significant bits of the first word.

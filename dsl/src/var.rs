@@ -123,6 +123,19 @@ pub struct Var<X> {
     id: BufferId,
     of: PhantomData<(X, *const ())>,
 }
+impl<X> Clone for Var<X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<X> Copy for Var<X> {}
+
+/// Device variables of one name, as many as there are initial values: an array of `let mut`. They are read with `get` and
+/// assigned with `set`.
+#[track_caller]
+pub fn vars<T: DType>(name: &str, init: &[V<T>]) -> Vec<Var<V<T>>> {
+    init.iter().map(|&x| declare(name, x)).collect()
+}
 /// `let mut name = init;`
 #[track_caller]
 pub fn var<E: VarInit>(name: &str, init: E) -> Var<E::Held> {

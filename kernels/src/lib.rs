@@ -7,10 +7,20 @@
 //! | `rmsnorm` | `y = x · (mean(x²) + eps)^-½ · weight` | [`norm::rmsnorm`] |
 //! | `rope_partial` | rotation of channel pairs by the token's angles | [`position::rope_partial`] |
 //! | `quant_per_token_fp8` | rows to e4m3, a scale for each group | [`quant::per_token_fp8`] |
+//! | `quant_per_token_fp4` | rows to e2m1, a power of two for each group | [`quant::per_token_fp4`] |
+//! | `quant_per_block_fp8` | a matrix to e4m3, a scale for each block | [`quant::per_block_fp8`] |
+//! | `quant_per_channel_fp8` | columns to e4m3, a scale for each group of rows | [`quant::per_channel_fp8`] |
+//! | `quant_e5m6` | rows to 12 bits an element, a scale for each row | [`quant::e5m6`] |
+//! | `quant_lossless_fp4_to_fp8` | e2m1 with fine scales to e4m3 with coarse ones | [`quant::lossless`] |
 //! | `swiglu_quant` | `g·σ(g)·u·w`, then the cast above | [`quant::swiglu_quant`] |
 //! | `hadamard` | `y = H_n · x · n^-½` | [`transform::hadamard`] |
 //! | `transpose` | `xt[b, n, m] = x[b, m, n]` | [`layout::transpose`] |
 //! | `sf_layout` | scales as columns of f32 or of packed exponents | [`layout::sf_layout`] |
+//! | `mhc_expand` | `y[t, j] = x[t]`, the first residual streams | [`hyper::expand`] |
+//! | `mhc_pre` | what a layer reads of the streams, and the weights of its result | [`hyper::pre`] |
+//! | `mhc_sinkhorn` | small matrices made nearly doubly stochastic | [`hyper::sinkhorn`] |
+//! | `mhc_post` | `y[t, j] = post · x + Σ_i comb[i, j] · residual[t, i]` | [`hyper::post`] |
+//! | `mhc_head_mix` | `y = σ(mix · scale + base) + pre_eps` | [`hyper::head_mix`] |
 //! | `gemm_fp8` | `d = a · bᵀ + c` of fp8 (or fp4) with block scales | [`gemm::fp8`] |
 //! | `gemm_bf16` | `d = a · bᵀ + c` of bf16 | [`gemm::bf16`] |
 //! | `einsum` | products summed over, or one for each value of, one more index | [`gemm::einsum`] |
@@ -20,6 +30,11 @@
 //! | `mla_decode_sparse` | attention over chosen tokens of quantised caches | [`attention::decode_sparse`] |
 //! | `mla_combine` | merging of splits | [`attention::combine`] |
 //! | `attention_sliding_window` | attention to the last keys | [`attention::sliding_window`] |
+//! | `mha_prefill_dense` | attention of packed sequences to packed keys | [`attention::prefill_dense`] |
+//! | `mla_prefill_sparse` | attention of packed queries to chosen tokens | [`attention::prefill_sparse`] |
+//! | `kv_cache_pack` | pages of a quantised key cache from their tokens | [`attention::kv_cache_pack`] |
+//! | `kv_cache_write` | tokens to the slots of a quantised key cache | [`attention::kv_cache_write`] |
+//! | `kv_compressor` | one key for every chunk of positions | [`attention::compressor`] |
 //! | `mla_sched_meta` | greedy fill of keys into parts | [`attention::sched_meta`] |
 //! | `topk_select` | indices of the `k` largest of a row | [`index::topk_select`] |
 //!
@@ -31,6 +46,7 @@
 pub mod attention;
 pub mod elementwise;
 pub mod gemm;
+pub mod hyper;
 pub mod index;
 pub mod layout;
 pub mod norm;

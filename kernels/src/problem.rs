@@ -6,7 +6,7 @@ use kiln_codegen::abi::{Arg, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
-    Case, Configs, Fill, HostProblem, InputSpec, KernelDef, OpError, OpSpec, ParamValue, Params, Problem, Split,
+    Case, Configs, Cost, Fill, HostProblem, InputSpec, KernelDef, OpError, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec,
 };
 use kiln_codegen::tune::{Config, ConfigValue};
@@ -81,6 +81,21 @@ pub(crate) fn count(op: &str, params: &Params, name: &str, default: Option<usize
         return Ok(x as usize);
     }
     Err(refuse(op, format!("parameter `{name}` is {x}; expected a whole number of at least 1")))
+}
+
+/// Rows and columns of a block, `[rows, columns]`, each at least 1; `default` if it is left out.
+pub(crate) fn pair(op: &str, params: &Params, name: &str, default: [usize; 2]) -> Result<[usize; 2], OpError> {
+    let given = match params.get(name) {
+        None | Some(ParamValue::Null) => return Ok(default),
+        Some(ParamValue::List(list)) => list.as_slice(),
+        Some(_) => &[],
+    };
+    match given {
+        [ParamValue::Int(a), ParamValue::Int(b)] if (1..1 << 31).contains(a) && (1..1 << 31).contains(b) => {
+            Ok([*a as usize, *b as usize])
+        }
+        _ => Err(refuse(op, format!("parameter `{name}` is {:?}; expected [rows, columns]", params.get(name)))),
+    }
 }
 
 /// A truth value; `default` if it is left out.
@@ -221,6 +236,14 @@ pub(crate) fn split(name: &'static str, extent: usize, span: usize, tensors: &[(
 /// Bytes of all tensors, each counted once.
 pub(crate) fn bytes(specs: &[&TensorSpec]) -> f64 {
     specs.iter().map(|s| (product(&s.shape) * s.dtype.bits() as f64 / 8.0).ceil()).sum()
+}
+
+/// The cost of an operator whose tensors are each moved once, with `flops` operations an element of `x`.
+pub(crate) fn moved(op: &dyn OpSpec, specs: &Specs, params: &Params, flops: f64) -> Cost {
+    let Ok(outputs) = op.outputs(specs, params) else { return Cost::default() };
+    // Specs may hold outputs too, if they come from a problem.
+    let tensors: Vec<_> = outputs.iter().chain(specs.values().filter(|t| !outputs.contains(t))).collect();
+    Cost { flops: flops * specs.get("x").map_or(0.0, |x| product(&x.shape)), bytes: bytes(&tensors) }
 }
 
 /// An input with at least `rank` axes.

@@ -41,6 +41,31 @@ pub fn run(
     configs: &dyn Configs,
     options: &Options,
 ) -> Result<Tensors, String> {
+    run_strided(op, inputs, &BTreeMap::new(), params, configs, options)
+}
+
+/// The tensor in memory, with `pad` elements of ones (NaN, for floats) behind each piece of its first axis.
+fn placed_input(t: &HostTensor, pad: usize) -> TensorView {
+    let rows = t.shape.first().copied().unwrap_or(1).max(1);
+    let (row, gap) = (t.data.len() / rows, t.dtype.bytes(pad));
+    let bytes: Vec<u8> = match row {
+        0 => vec![],
+        _ => t.data.chunks(row).flat_map(|r| [r, &vec![0xff; gap]].concat()).collect(),
+    };
+    let mut view = TensorView::contiguous(t.dtype, &t.shape, Arc::new(HostMemory::from_bytes(&bytes)));
+    view.strides[0] += pad;
+    view
+}
+
+/// [`run`], with gaps between the pieces of the first axis of some inputs, in elements.
+pub fn run_strided(
+    op: &dyn OpSpec,
+    inputs: &Tensors,
+    gaps: &BTreeMap<String, usize>,
+    params: &Params,
+    configs: &dyn Configs,
+    options: &Options,
+) -> Result<Tensors, String> {
     let spec = |(n, t): (&String, &HostTensor)| {
         (n.clone(), TensorSpec { name: n.clone(), dtype: t.dtype, shape: t.shape.clone() })
     };
@@ -48,8 +73,11 @@ pub fn run(
     let outputs = op.outputs(&specs, params).map_err(|e| e.to_string())?;
     let mut problem = Problem { tensors: BTreeMap::new(), params: params.clone() };
     for (name, t) in inputs {
-        let memory = Arc::new(HostMemory::from_bytes(&t.data));
-        problem.tensors.insert(name.clone(), TensorView::contiguous(t.dtype, &t.shape, memory));
+        let view = match gaps.get(name) {
+            Some(&gap) => placed_input(t, gap),
+            None => TensorView::contiguous(t.dtype, &t.shape, Arc::new(HostMemory::from_bytes(&t.data))),
+        };
+        problem.tensors.insert(name.clone(), view);
     }
     for t in &outputs {
         // Filled with ones so that an element nobody writes shows.

@@ -14,6 +14,9 @@ use std::collections::HashSet;
 pub enum Form {
     /// Consecutive elements, moved in pieces of this many bytes.
     Wide(usize),
+    /// Consecutive elements of half a byte, each pair of which exists or does not as a whole. Stores move them byte by byte;
+    /// loads need not.
+    Pairs,
     /// The same element for all.
     Once,
     /// One access an element.
@@ -153,6 +156,9 @@ impl<'a> Lanes<'a> {
             };
             multiple = gcd(multiple, self.multiple(i).saturating_mul(m).min(1 << 40));
         }
+        let bits = memory_bits(self.kernel, view) as i64;
+        let packed = bits < 8;
+        let mut whole = true;
         let checks = index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied());
         for (i, e) in checks {
             if !self.needs_check(i, e) {
@@ -162,14 +168,18 @@ impl<'a> Lanes<'a> {
                 Some(0) => {}
                 // A group of lanes is then inside or outside as a whole.
                 Some(1) if self.aligned(i) && self.step(e) == Some(0) && self.aligned(e) => {}
+                Some(1)
+                    if packed && self.step(e) == Some(0) && self.multiple(i) % 2 == 0 && self.multiple(e) % 2 == 0 =>
+                {
+                    whole = false;
+                }
                 _ => return Form::Each,
             }
         }
         if step == 0 {
             return Form::Once;
         }
-        let bits = memory_bits(self.kernel, view) as i64;
-        if step != 1 || self.vec == 1 || self.vec * bits < 16 {
+        if step != 1 || self.vec == 1 || self.vec * bits < if packed { 8 } else { 16 } {
             return Form::Each;
         }
         let size = (bits / 8).max(1);
@@ -182,7 +192,12 @@ impl<'a> Lanes<'a> {
         };
         let width = gcd(gcd(multiple * bits / 8, base), gcd(self.vec * bits / 8, 16));
         let halves = multiple * bits % 8 != 0;
-        if width > size && !halves { Form::Wide(width as usize) } else { Form::Each }
+        match (width > size && whole, packed) {
+            _ if halves => Form::Each,
+            (true, _) => Form::Wide(width as usize),
+            (false, true) => Form::Pairs,
+            (false, false) => Form::Each,
+        }
     }
 }
 

@@ -452,10 +452,14 @@ fn choose_vec(k: &Kernel, ranges: &Ranges, members: &[&Node]) -> usize {
                 if frag_of(k, view).is_some() {
                     continue;
                 }
-                if let Form::Wide(bytes) = lanes.form(view, index) {
-                    let bits = memory_bits(k, view);
+                let form = lanes.form(view, index);
+                let bits = memory_bits(k, view);
+                if let Form::Wide(bytes) = form {
                     widest = widest.max(bits);
                     full |= bytes * 8 == (vec * bits).min(128);
+                } else if form == Form::Pairs && matches!(k.op(id).op, Op::Store { .. }) {
+                    widest = widest.max(bits);
+                    full = true;
                 }
             }
         }

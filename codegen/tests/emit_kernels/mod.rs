@@ -279,6 +279,8 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("gemm_fp8", gemm_fp8(128, 128, 8)),
         ("gemm_fp4", gemm_fp4()),
         ("gemm_odd", gemm_odd()),
+        ("pairs", pairs()),
+        ("streams", streams()),
         ("attention", attention(64, 64, 64, 4)),
         ("paged", paged()),
     ]
@@ -297,6 +299,41 @@ pub fn vector_add(n: D) -> Kernel {
         let (a, b) = (k.load(x, &[at]), k.load(y, &[at]));
         let s = k.bin(BinaryOp::Add, a, b);
         k.store(z, &[at], s);
+    });
+    k.done()
+}
+
+/// Rows of 90 codes of half a byte: lanes of a thread end with the row in pairs, not as a whole.
+pub fn pairs() -> Kernel {
+    let mut k = K::new("pairs", 4);
+    let (t, n) = (D::S("num_tokens", 1), D::C(90));
+    let x = k.tensor("x", DType::F32, Access::In, &[t, n]);
+    let q = k.tensor("q", DType::E2m1, Access::Out, &[t, n]);
+    let rows = k.dim(t);
+    let row = k.grid1(rows, 1);
+    k.next();
+    k.parallel(&["j"], &[96], |k, i| {
+        let v = k.load(x, &[row, i[0]]);
+        let code = k.cast(DType::E2m1, v);
+        k.store(q, &[row, i[0]], code);
+    });
+    k.done()
+}
+
+/// A row written to two rows of one tensor: both stores are wide, in their order.
+pub fn streams() -> Kernel {
+    let mut k = K::new("streams", 4);
+    let (t, h) = (D::S("num_tokens", 1), D::C(1024));
+    let x = k.tensor("x", DType::Bf16, Access::In, &[t, h]);
+    let y = k.tensor("y", DType::Bf16, Access::Out, &[t, D::C(2), h]);
+    let rows = k.dim(t);
+    let row = k.grid1(rows, 1);
+    let (first, second) = (k.c(0), k.c(1));
+    k.next();
+    k.parallel(&["c"], &[1024], |k, i| {
+        let v = k.load(x, &[row, i[0]]);
+        k.store(y, &[row, first, i[0]], v);
+        k.store(y, &[row, second, i[0]], v);
     });
     k.done()
 }

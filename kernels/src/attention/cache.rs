@@ -117,15 +117,6 @@ pub fn decode_tokens(
     }
 }
 
-/// The number an e2m1 code stands for: 0, ½, 1, 1½, 2, 3, 4, 6 and their negatives.
-#[kernel_fn]
-pub fn e2m1_value(code: V<U32>) -> V<F32> {
-    let (exponent, half, sign) = ((code >> 1) & 3, (code & 1) << 22, (code >> 3) << 31);
-    let small = select((code & 1) == 1, 0.5, 0.0).bits();
-    let normal = ((exponent + 126) << 23) | half;
-    V::<F32>::from_bits(select(exponent == 0, small, normal) | sign)
-}
-
 /// Token `t` of a page, decoded in plain Rust.
 pub fn reference(layout: Layout, page: &[u8], tokens: usize, t: usize) -> Vec<f64> {
     let power = |code: u8| if code == 255 { f64::NAN } else { 2f64.powi(code as i32 - 127) };

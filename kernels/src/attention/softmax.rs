@@ -76,9 +76,23 @@ pub fn attention_begin(rows: usize, keys: usize, dk: usize, dv: usize) -> Attent
     Attention { q, k, p, s, acc, softmax: softmax_begin(rows) }
 }
 
-/// Takes in the keys in `a.k`; `visible(i, j)` says whether query `i` sees key `j`. Invisible keys must be finite.
+/// Takes in the keys in `a.k`, which are the values as well; `visible(i, j)` says whether query `i` sees key `j`. Invisible
+/// keys must be finite.
 #[kernel_fn]
 pub fn attend<F: Fn(Ix, Ix) -> V<Bool>>(a: &Attention, scale_log2: V<F32>, visible: F) {
+    attend_values(a, a.k.cols(0, a.acc.extent(1)), None, scale_log2, visible);
+}
+
+/// Takes in the keys in `a.k` with their `values`, as [`attend`]. With a tile for the `rest`, what weights lose when they
+/// are rounded to bf16 is multiplied as well: 16 bits of a weight instead of 8.
+#[kernel_fn]
+pub fn attend_values<F: Fn(Ix, Ix) -> V<Bool>>(
+    a: &Attention,
+    values: Tile<Bf16, Shared, 2>,
+    rest: Option<Tile<Bf16, Shared, 2>>,
+    scale_log2: V<F32>,
+    visible: F,
+) {
     let (s, acc) = (a.s, a.acc);
     gemm_set(a.q, a.k.t(), s);
     for (i, j) in parallel(s.extents()) {
@@ -88,8 +102,19 @@ pub fn attend<F: Fn(Ix, Ix) -> V<Bool>>(a: &Attention, scale_log2: V<F32>, visib
     for (i, d) in parallel(acc.extents()) {
         acc[(i, d)] *= shrink[i];
     }
-    copy_cast(s, a.p);
-    gemm(a.p, a.k.cols(0, acc.extent(1)), acc);
+    if let Some(rest) = rest {
+        for (i, j) in parallel(s.extents()) {
+            let near = s[(i, j)].to::<Bf16>();
+            a.p[(i, j)] = near;
+            rest[(i, j)] = (s[(i, j)] - near.to::<F32>()).to::<Bf16>();
+        }
+    } else {
+        copy_cast(s, a.p);
+    }
+    gemm(a.p, values, acc);
+    if let Some(rest) = rest {
+        gemm(rest, values, acc);
+    }
 }
 
 /// Where a block's rows go.

@@ -46,6 +46,44 @@ pub fn e4m3_value(code: u8) -> f64 {
     if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
+/// The eight non-negative values of e2m1, at the index of their code.
+const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// Code of the e2m1 value nearest to `x`: ties to the even code, saturating at 6, the sign of zero kept; `x` is no NaN.
+pub fn e2m1_code(x: f64) -> u8 {
+    let distance = |code: &usize| (E2M1[*code] - x.abs().min(6.0)).abs();
+    let nearest = (0..8).min_by(|a, b| distance(a).total_cmp(&distance(b)).then((a % 2).cmp(&(b % 2))));
+    nearest.unwrap_or(0) as u8 | if x.is_sign_negative() { 8 } else { 0 }
+}
+
+/// Value of an e2m1 code.
+pub fn e2m1_value(code: u8) -> f64 {
+    let magnitude = E2M1[(code & 7) as usize];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// Value of an e5m6 code: a sign, 5 exponent bits of bias 15, 6 mantissa bits.
+pub fn e5m6_value(code: u16) -> f64 {
+    let (exponent, mantissa) = ((code >> 6 & 31) as i32, (code & 63) as f64);
+    let magnitude =
+        if exponent == 0 { mantissa * 2f64.powi(-20) } else { (64.0 + mantissa) * 2f64.powi(exponent - 21) };
+    if code & 0x800 == 0 { magnitude } else { -magnitude }
+}
+
+/// Code of the e5m6 value nearest to `x`: ties to the even code, saturating at 65024; `x` is no NaN.
+pub fn e5m6_code(x: f64) -> u16 {
+    // Codes of non-negative numbers are ordered like their values; exponent 31 is not used.
+    let (mut low, mut high) = (0u16, (31 << 6) - 1);
+    let magnitude = x.abs().min(e5m6_value(high));
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        if e5m6_value(middle) <= magnitude { low = middle } else { high = middle }
+    }
+    let (down, up) = (magnitude - e5m6_value(low), e5m6_value(high) - magnitude);
+    let code = if up < down || (up == down && low % 2 == 1) { high } else { low };
+    code | if x.is_sign_negative() { 0x800 } else { 0 }
+}
+
 /// The bf16 value nearest to `x`, ties to even; values that round past the largest one become infinite.
 pub fn bf16(x: f64) -> f32 {
     if x.is_nan() {
@@ -93,6 +131,11 @@ pub fn i32_tensor(shape: &[usize], values: &[i32]) -> HostTensor {
     HostTensor { dtype: DType::I32, shape: shape.to_vec(), data }
 }
 
+/// A tensor of bytes.
+pub fn u8_tensor(shape: &[usize], data: Vec<u8>) -> HostTensor {
+    HostTensor { dtype: DType::U8, shape: shape.to_vec(), data }
+}
+
 /// A tensor of e4m3 codes.
 pub fn e4m3_tensor(shape: &[usize], codes: Vec<u8>) -> HostTensor {
     HostTensor { dtype: DType::E4m3, shape: shape.to_vec(), data: codes }
@@ -118,6 +161,26 @@ mod tests {
             }
         }
         assert_eq!((e4m3_code(1e9), e4m3_code(-464.0), e4m3_code(f64::INFINITY)), (0x7e, 0xfe, 0x7e));
+    }
+
+    #[test]
+    fn small_codes_are_the_nearest() {
+        for code in 0..16u8 {
+            assert_eq!(e2m1_code(e2m1_value(code)), code);
+            for x in [-1e-3, 0.0, 1e-3].map(|d| e2m1_value(code) + if code % 2 == 0 { 0.25 } else { -0.25 } + d) {
+                assert_eq!(e2m1_code(x) as u64, formats::encode_f32(DType::E2m1, x as f32), "{x}");
+            }
+        }
+        let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0, -0.0].map(e2m1_code);
+        assert_eq!(ties, [0, 2, 2, 4, 4, 6, 6, 7, 8]);
+        for code in (0..4096u16).filter(|c| c >> 6 & 31 != 31) {
+            assert_eq!(e5m6_code(e5m6_value(code)), code);
+        }
+        assert_eq!((e5m6_value(64), e5m6_value((31 << 6) - 1)), (2f64.powi(-14), 65024.0));
+        // Middles go to the even code; a carry out of the mantissa raises the exponent.
+        let step = 2f64.powi(-20);
+        assert_eq!([0.5, 1.5, 62.5, 63.5, 1e30].map(|k| e5m6_code(k * step)), [0, 2, 62, 64, 1983]);
+        assert_eq!((e5m6_code(1.0 + 127.0 / 128.0), e5m6_code(-0.0)), (16 << 6, 0x800));
     }
 
     #[test]

@@ -140,18 +140,10 @@ fn kernel_for(dtype: DType) -> Arc<dyn KernelDef> {
 fn cast_of(specs: &p::Specs, params: &Params) -> Result<Cast, OpError> {
     let x = p::input(OP, specs, "x", &TYPES, 2)?;
     p::word(OP, params, "fmt", &["e4m3"])?;
-    let group = match params.get("block") {
-        None => 128,
-        Some(ParamValue::List(list)) => match list.as_slice() {
-            [ParamValue::Int(1), ParamValue::Int(g)] if *g >= 1 => *g as usize,
-            _ => return Err(p::refuse(OP, format!("parameter `block` is {list:?}; expected [1, group]"))),
-        },
-        Some(other) => return Err(p::refuse(OP, format!("parameter `block` is {other:?}; expected [1, group]"))),
+    let [1, group] = p::pair(OP, params, "block", [1, 128])? else {
+        return Err(p::refuse(OP, format!("parameter `block` is {:?}; expected [1, group]", params.get("block"))));
     };
-    let inverse = match p::word(OP, params, "inv_mode", &["recip_sf", "max_over_amax"])? {
-        "max_over_amax" => Inverse::MaxOverAmax,
-        _ => Inverse::RecipSf,
-    };
+    let inverse = Inverse::read(OP, params)?;
     Ok(Cast {
         m: x.shape[0],
         n: x.shape[1],

@@ -5,7 +5,9 @@
 //! parameters. Not a kernel.
 
 use crate::numeric::round::{e4m3_code, power_of_two_at_least};
+use crate::problem as p;
 use dsl::prelude::*;
+use kiln_codegen::spec::{OpError, Params};
 
 /// How the factor is formed that elements are multiplied by.
 #[derive(KernelConfig, Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,16 @@ pub enum Inverse {
     RecipSf,
     /// `448 / amax`, for scales that are not powers of two.
     MaxOverAmax,
+}
+
+impl Inverse {
+    /// The parameter `inv_mode` of operator `op`.
+    pub(crate) fn read(op: &str, params: &Params) -> Result<Inverse, OpError> {
+        Ok(match p::word(op, params, "inv_mode", &["recip_sf", "max_over_amax"])? {
+            "max_over_amax" => Inverse::MaxOverAmax,
+            _ => Inverse::RecipSf,
+        })
+    }
 }
 
 /// Largest magnitude of e4m3.
@@ -29,13 +41,19 @@ pub fn scale_and_inverse(amax: V<F32>, floor: V<F32>, ue8m0: bool, inverse: Inve
     (scale, by)
 }
 
+/// Scale and inverse in plain Rust; `amax` includes the floor.
+pub fn reference_scale(amax: f32, ue8m0: bool, inverse: Inverse) -> (f32, f32) {
+    let scale = if ue8m0 { power_of_two_at_least(amax / E4M3_MAX) } else { amax / E4M3_MAX };
+    let by = if inverse == Inverse::MaxOverAmax && !ue8m0 { E4M3_MAX / amax } else { 1.0 / scale };
+    (scale, by)
+}
+
 /// A row of blocks, cast by plain loops: codes, and a scale for each block of `group` (the last may be shorter).
 pub fn cast_row(row: &[f32], group: usize, floor: f32, ue8m0: bool, inverse: Inverse) -> (Vec<u8>, Vec<f32>) {
     let (mut codes, mut scales) = (vec![], vec![]);
     for block in row.chunks(group) {
         let amax = block.iter().fold(floor, |m, x| m.max(x.abs()));
-        let scale = if ue8m0 { power_of_two_at_least(amax / E4M3_MAX) } else { amax / E4M3_MAX };
-        let by = if inverse == Inverse::MaxOverAmax && !ue8m0 { E4M3_MAX / amax } else { 1.0 / scale };
+        let (scale, by) = reference_scale(amax, ue8m0, inverse);
         codes.extend(block.iter().map(|x| e4m3_code((x * by) as f64)));
         scales.push(scale);
     }

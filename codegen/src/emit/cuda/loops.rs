@@ -4,7 +4,7 @@ use super::Emitter;
 use super::expr::{Text, memory_type, register_type};
 use super::prelude::Snippet;
 use crate::ir::effects::{bodies, walk};
-use crate::ir::{BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
+use crate::ir::{Base, BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{Form, Lanes, defined_inside, inner_axis};
 use crate::pass::distribute::element_access;
 use std::collections::{HashMap, HashSet};
@@ -359,18 +359,27 @@ impl Emitter<'_> {
             }
             let base = self.k.view(view).base;
             let mine: Vec<_> = order.iter().filter(|o| o.1 == base).collect();
-            let writes = mine.iter().filter(|o| o.2).count();
+            let writes = mine.iter().any(|o| o.2);
             // Moving loads to the front and stores to the end must not reorder accesses to one tensor.
             let first_write = mine.iter().position(|o| o.2).unwrap_or(mine.len());
-            let ordered = mine.iter().skip(first_write + 1).all(|o| o.2) && writes <= 1 && mine.iter().all(|o| o.3);
+            let ordered = mine.iter().skip(first_write + 1).all(|o| o.2) && mine.iter().all(|o| o.3);
             let checked = matches!(op, Op::LoadOr { .. } | Op::Atomic { .. } | Op::Store { checked: true, .. });
-            let form = if l.distribution.vec == 1 || checked || (writes > 0 && !ordered) {
+            let form = if l.distribution.vec == 1 || checked || (writes && !ordered) {
                 Form::Each
             } else {
                 lanes.form(view, index)
             };
-            let form = if matches!(op, Op::Store { .. }) && form == Form::Once { Form::Each } else { form };
+            let store = matches!(op, Op::Store { .. });
+            let form = if form == if store { Form::Once } else { Form::Pairs } { Form::Each } else { form };
             forms.insert(id, form);
+        }
+        // Collected stores come after the lanes, in their order; one that is not collected comes before all of them.
+        let collected = |form: Option<&Form>| matches!(form, Some(Form::Wide(_) | Form::Pairs));
+        for &(id, base, write, _) in &order {
+            let apart = |o: &(OpId, Base, bool, bool)| o.2 && o.1 == base && !collected(forms.get(&o.0));
+            if write && order.iter().any(apart) {
+                forms.insert(id, Form::Each);
+            }
         }
         forms
     }
@@ -402,7 +411,7 @@ impl Emitter<'_> {
                         e.once.insert(id, Text::name(name));
                     }
                 }
-                (Op::Store { view, index, value, .. }, Some(Form::Wide(bytes))) => {
+                (Op::Store { view, index, value, .. }, Some(&form @ (Form::Wide(_) | Form::Pairs))) => {
                     let narrow = self.narrowing(*value, k.view(*view).dtype);
                     let wish = format!("{}_v", self.base_name(*view));
                     let name = self.names.declare(&wish);
@@ -411,7 +420,7 @@ impl Emitter<'_> {
                     if let Some(e) = &mut self.element {
                         e.collect.insert(id, (name.clone(), narrow));
                     }
-                    stores.push((id, *view, index.clone(), name, narrow, *bytes));
+                    stores.push((id, *view, index.clone(), name, narrow, form));
                 }
                 (_, Some(_) | None) => {}
             }
@@ -443,8 +452,43 @@ impl Emitter<'_> {
                 e.lane = Text::number(0);
             }
         }
-        for (id, view, index, name, narrow, bytes) in stores {
-            self.wide_store(id, view, &index, name, narrow, bytes, vec, predicate);
+        for (id, view, index, name, narrow, form) in stores {
+            match form {
+                Form::Wide(bytes) => self.wide_store(id, view, &index, name, narrow, bytes, vec, predicate),
+                Form::Pairs | Form::Once | Form::Each => self.pair_store(id, view, &index, &name, l, predicate),
+            }
+        }
+    }
+
+    /// Stores the elements that `name` collected byte by byte, each pair if it exists.
+    fn pair_store(
+        &mut self,
+        id: OpId,
+        view: ViewId,
+        index: &[crate::ir::IxId],
+        name: &str,
+        l: &ElementLoop<'_>,
+        predicate: Option<&Text>,
+    ) {
+        let inner = inner_axis(l.extents).map(|a| l.vars[a]);
+        let outside = inner.and_then(|v| self.index.get(&v).cloned());
+        self.line("#pragma unroll");
+        let v = self.open_with("v", |v| format!("for (int {v} = 0; {v} < {}; {v} += 2)", l.distribution.vec));
+        if let (Some(var), Some(base)) = (inner, &outside) {
+            self.index.insert(var, Text::add(base, &v));
+        }
+        let place = self.place(view, index);
+        let bound = self.bounds(id, view, index);
+        let condition = match (predicate, bound) {
+            (Some(p), Some(b)) => Some(Text::both(p, &b)),
+            (p, b) => p.cloned().or(b),
+        };
+        let at = format!("({}) / 2", place.index.s);
+        let line = format!("{}[{at}] = {name}[{v}] | {name}[{v} + 1] << 4;", place.base, v = v.s);
+        self.guarded(condition, &line);
+        self.close();
+        if let (Some(var), Some(base)) = (inner, outside) {
+            self.index.insert(var, base);
         }
     }
 
