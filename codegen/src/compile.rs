@@ -2,7 +2,7 @@
 //!
 //! No caching and no I/O: `runtime::compile` adds both.
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, Severity};
 use crate::emit::{Source, cuda};
 use crate::ir::Kernel;
 use crate::pass;
@@ -32,7 +32,7 @@ pub struct Lowered {
     pub facts: Facts,
     /// Its text.
     pub source: Source,
-    /// The schedule it follows, or why it has the portable form.
+    /// The schedule it follows, or why it has the portable form; if that is worth a warning, `facts` has it.
     pub schedule: Result<Schedule, Reason>,
 }
 
@@ -78,11 +78,56 @@ pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
 /// Why it keeps the portable form.
 pub fn scheduled(built: &Built, target: Target) -> Result<(Schedule, Kernel, Facts), Reason> {
     let Some(caps) = target.caps() else { return Err("the tile VM runs plain kernels".into()) };
-    let s = schedule(built, target)?;
-    let kernel = schedule::apply(&built.kernel, &s, &caps)?;
-    let facts = valid::check(&kernel)
-        .map_err(|d| d.first().map_or_else(String::new, |d| format!("the scheduled kernel is wrong: {}", d.message)))?;
+    // Roles that are written in the kernel leave a schedule nothing to place.
+    let (s, kernel) = if built.kernel.roles.is_empty() {
+        let s = schedule(built, target)?;
+        let kernel = schedule::apply(&built.kernel, &s, &caps)?;
+        (s, kernel)
+    } else {
+        (of_roles(&built.kernel), schedule::written(&built.kernel, &caps)?)
+    };
+    let facts = valid::check(&kernel).map_err(|d| refusal(&d))?;
     Ok((s, kernel, facts))
+}
+
+/// The roles and rings of a kernel as a schedule shows them.
+fn of_roles(k: &Kernel) -> Schedule {
+    let mut s = Schedule::default();
+    for r in &k.roles {
+        s.role(&r.name, r.warps).registers = r.registers;
+    }
+    let name = |id: crate::ir::RoleId| k.roles.get(id.0 as usize).map_or("", |r| r.name.as_str());
+    for r in &k.rings {
+        let tiles: Vec<&str> = r.parts.iter().flat_map(|p| &p.buffers).map(|&b| k.buffer(b).name.as_str()).collect();
+        s.ring(&r.name, &tiles, r.depth, name(r.producer), r.consumers.first().map_or("", |&c| name(c)));
+    }
+    s
+}
+
+/// What is wrong with a scheduled kernel, in one line.
+fn refusal(list: &[Diagnostic]) -> Reason {
+    let Some(d) = list.iter().find(|d| d.severity == Severity::Error) else { return WRONG.into() };
+    let more = if list.len() > 1 { format!(" (and {} more)", list.len() - 1) } else { String::new() };
+    let help = d.help.as_deref().map_or(String::new(), |h| format!("; {h}"));
+    format!("{WRONG}: {} at {}:{}: {}{more}{help}", d.code, d.span.file, d.span.line, d.message)
+}
+
+/// How the reason begins where the verifier refused what a schedule made.
+const WRONG: &str = "the scheduled kernel is wrong";
+
+/// The warning for a schedule that is not followed although someone wrote it, or that made a wrong kernel; that an
+/// automatic one does not fit is no news.
+fn rejected(built: &Built, target: Target, reason: &Reason) -> Option<Diagnostic> {
+    let written = built.schedules.contains_key(&target);
+    if !written && !reason.starts_with(WRONG) {
+        return None;
+    }
+    let whose = if written { "written" } else { "automatic" };
+    let k = &built.kernel;
+    let m =
+        format!("the {whose} schedule for {} is rejected, the kernel has the portable form: {reason}", target.name());
+    let help = "change the schedule as the reason says; `kiln emit NAME --stage schedule` prints the automatic one to start from";
+    Some(Diagnostic::error(k, k.span, "V0550", m).warning().help(help))
 }
 
 /// Lowers a checked kernel for a target and prints it: by its schedule where it has one, else in the portable form.
@@ -97,8 +142,15 @@ pub fn source(built: &Built, target: Target) -> Result<Lowered, Vec<Diagnostic>>
         },
         Err(reason) => reason,
     };
+    if !built.kernel.roles.is_empty() {
+        let k = &built.kernel;
+        let m = format!("the roles of `{}` have no form on {} yet: {reason}", k.name, target.name());
+        let help = "run it on `cpu` or `vm:sm_90a`, which interpret roles; use the kernel without roles on this target";
+        return Err(vec![Diagnostic::error(k, k.span, "C0302", m).help(help)]);
+    }
     let kernel = pass::lower(built.kernel.clone(), &built.facts, target)?;
-    let facts = valid::check(&kernel)?;
+    let mut facts = valid::check(&kernel)?;
+    facts.warnings.extend(rejected(built, target, &reason));
     let source = cuda::emit(&kernel, &facts, target)?;
     Ok(Lowered { kernel, facts, source, schedule: Err(reason) })
 }

@@ -54,6 +54,9 @@
 //!   up; a row the table does not name reads as zero, and `has_row(i)` tells.
 //! * `if` on a host `bool` keeps one arm; on a device value it builds both and joins scalars and indices. `if let`,
 //!   `let .. else` and `match` on optional parameters choose at build time.
+//! * `roles(|r| { r.group("load", 1).run(|| ..); .. })` runs programs side by side, joined by `ring(extents, depth)` and
+//!   `mailbox(extents)`: `acquire`, `fill`, `publish`; `take`, `tile`, `release`; `send`, `recv`. `gemm_async(a, b, acc)` goes on
+//!   until `wait()`.
 //! * `#[kernel_fn]` makes a function with such a body callable from kernels; it is inlined. `#[label(x)]` names a
 //!   statement for diagnostics and schedules.
 //!
@@ -62,13 +65,14 @@
 //!
 //! Mistakes of a build are diagnostics, all at once: `B01..` whole kernel (panic, open scope, grid, warps), `B02..`
 //! shapes and sizes, `B03..` code that an element body cannot hold, `B04..` dimensions, config and requirements, `B05..`
-//! views of bytes and of looked-up rows.
+//! views of bytes and of looked-up rows, `B06..` roles and rings.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
 //! | `matrix` `gather` `select` | matrix products, looked-up rows, top-k |
+//! | `roles` `schedule` | roles written by hand, rings and mailboxes between them; schedules written beside a kernel |
 //! | `loops` `tiles` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |
 //! | `session` | the builder state of this thread |
@@ -94,7 +98,9 @@ mod ops;
 mod packed;
 pub mod plumbing;
 pub mod prelude;
+mod roles;
 mod scalar;
+pub mod schedule;
 mod select;
 mod session;
 mod tensor;
@@ -111,11 +117,12 @@ pub use gather::Table;
 pub use index::{AnyIdx, Idx, IntoAnyIx, IntoIx, Ix};
 pub use kiln_codegen::spec::KernelDef;
 pub use kiln_codegen::tune::KernelConfig;
-pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
+pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn, schedule};
 pub use launch::{View, ViewMut};
 pub use loops::{BoxIndex, DeviceLoop, ElementBody, Jumps, Parallel, Rng, Sequential, Spread, WhileCond};
 pub use matrix::{Mma, ScaledMma, Unset};
 pub use ops::{Dest, Grid, Place, Reduce, Side};
+pub use roles::{Group, Mailbox, Pending, Ring, Roles, Slot, Taken};
 pub use scalar::{IntoV, V};
 pub use tensor::{Bytes, Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use tile::{Frag, Shared, Space, Tile};

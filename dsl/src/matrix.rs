@@ -8,7 +8,7 @@ use crate::loops::{close_box, open_box, var_indices};
 use crate::scalar::IntoV;
 use crate::session::{Session, with};
 use crate::tile::{Frag, Space, Tile};
-use kiln_codegen::ir::{Base, BufferId, GemmScale, Op, Span, ViewId, build};
+use kiln_codegen::ir::{Base, BufferId, GemmScale, Op, SchedOp, Span, ViewId, build};
 
 /// Dtypes `(A, B, C)` of a product: `C += A * B`.
 #[diagnostic::on_unimplemented(
@@ -94,11 +94,31 @@ fn check<A, B, C, SA, SB>(
     Some(buffer)
 }
 
+/// A product; in a role by the matrix unit of its warp group, which may go on.
+fn push(s: &mut Session, [a, b]: [ViewId; 2], acc: BufferId, [set, hold]: [bool; 2]) {
+    s.b.push(match s.role {
+        Some(_) => Op::Sched(SchedOp::Wgmma { a, b, acc, set, scales: None, release: vec![], hold }),
+        None => Op::Gemm { a, b, acc, set, scales: None },
+    });
+}
+
+/// `acc += a * b` that goes on.
+pub(crate) fn held_product<A, B, SA, SB>(
+    s: &mut Session,
+    a: Tile<A, SA, 2>,
+    b: Tile<B, SB, 2>,
+    acc: Tile<F32, Frag, 2>,
+) {
+    if let Some(buffer) = check(s, a, b, acc) {
+        push(s, [a.view, b.view], buffer, [false, true]);
+    }
+}
+
 #[track_caller]
 fn product<A, B, C, SA, SB>(a: Tile<A, SA, 2>, b: Tile<B, SB, 2>, acc: Tile<C, Frag, 2>, set: bool) {
     with(|s| {
         if let Some(buffer) = check(s, a, b, acc) {
-            s.b.push(Op::Gemm { a: a.view, b: b.view, acc: buffer, set, scales: None });
+            push(s, [a.view, b.view], buffer, [set, false]);
         }
     });
 }

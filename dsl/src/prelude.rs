@@ -19,6 +19,7 @@ pub use crate::ops::{
     tile_max, tile_min, tile_sum, warps, zero,
 };
 pub use crate::packed::{e2m1_code, e2m1_value, e5m6_code, e5m6_pack, e5m6_unpack, e5m6_value, e8m0_pack, e8m0_unpack};
+pub use crate::roles::{Mailbox, Pending, Ring, Slot, Taken, gemm_async, mailbox, ring, roles};
 pub use crate::scalar::{IntoV, V, lit};
 pub use crate::select::topk_small;
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};
@@ -26,4 +27,4 @@ pub use crate::tile::{Frag, Shared, Space, Tile, frag, shared};
 pub use crate::tiles::{Groups, Raster, part, pipeline, split_k, sum_parts, tile_loop, tile_loop_grouped};
 pub use crate::var::{Var, vars};
 pub use kiln_codegen::tune::KernelConfig;
-pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn};
+pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn, schedule};

@@ -4,7 +4,7 @@
 //! Not public: kernels see typed values only, generated code goes through `plumbing`.
 
 use kiln_codegen::diag::Diagnostic;
-use kiln_codegen::ir::{Builder, Frame, Kernel, Op, OpId, Span, SpanId};
+use kiln_codegen::ir::{Builder, Frame, Kernel, Op, OpId, RoleId, Span, SpanId};
 use kiln_codegen::spec::KernelInfo;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -29,6 +29,10 @@ pub(crate) struct Session {
     files: HashMap<&'static str, Arc<str>>,
     /// Nesting of element bodies; tile ops are refused inside.
     pub(crate) bodies: usize,
+    /// Role whose program is being built.
+    pub(crate) role: Option<RoleId>,
+    /// Where `roles` stands.
+    pub(crate) roles_at: Option<SpanId>,
     /// Where the loop over output tiles ended: position, and ops of the kernel's body by then.
     tiles: Option<(SpanId, usize)>,
     /// Name for the next buffer or index variable, and the call depth it was given at.
@@ -53,6 +57,10 @@ impl Session {
         self.errors.push(d);
         let last = self.errors.len() - 1;
         &mut self.errors[last]
+    }
+    /// Notes a mistake at an earlier position.
+    pub(crate) fn error_at(&mut self, at: SpanId, code: &'static str, message: &str, help: &str) {
+        self.errors.push(Diagnostic::error(&self.b.kernel, at, code, message).help(help));
     }
     /// Refuses a tile op inside an element body.
     pub(crate) fn block_level(&mut self, what: &str) {
@@ -111,7 +119,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Session) -> R) -> R {
 }
 
 /// Like [`with`], without a kernel being built as a valid case.
-fn with_current<R>(f: impl FnOnce(&mut Session) -> R) -> Option<R> {
+pub(crate) fn with_current<R>(f: impl FnOnce(&mut Session) -> R) -> Option<R> {
     CURRENT.with(|c| c.borrow_mut().as_mut().map(f))
 }
 
@@ -169,6 +177,8 @@ pub(crate) fn build(info: &KernelInfo, at: &Location<'_>, f: impl FnOnce()) -> R
         errors: vec![],
         files: HashMap::new(),
         bodies: 0,
+        role: None,
+        roles_at: None,
         tiles: None,
         pending: None,
     };

@@ -64,6 +64,11 @@ pub(crate) fn new<T: DType, S: Space, const N: usize>(
     (buffer, Tile { view: s.b.buffer_view(buffer), extents, of: PhantomData })
 }
 
+/// A tile that is a view somebody else made.
+pub(crate) fn of_view<T, S, const N: usize>(view: ViewId, extents: [usize; N]) -> Tile<T, S, N> {
+    Tile { view, extents, of: PhantomData }
+}
+
 /// Makes a tile that exists from here on.
 #[track_caller]
 pub(crate) fn alloc<T: DType, S: Space, const N: usize>(what: &'static str, extents: [usize; N]) -> Tile<T, S, N> {

@@ -196,3 +196,28 @@ fn views_that_memory_does_not_have() {
     let got = def.build(&r).expect_err("not mergeable");
     assert_eq!(got.iter().map(|d| d.code).collect::<Vec<_>>(), ["B0205", "B0503", "B0503"]);
 }
+
+#[kernel]
+fn leaky(x: In![F32; m, n], y: Out![F32; m, n]) {
+    let i = grid(m.div_ceil(8));
+    let slots = ring::<F32, 2>([8, 16], 2);
+    let lost = mailbox::<F32, 2>([8, 16]);
+    roles(|r| {
+        r.group("load", 1).run(|| {
+            let slot = slots.acquire();
+            slot.fill(x.at((i * 8, 0)));
+        });
+        r.group("store", 1).run(|| {
+            let full = slots.take();
+            copy(full.tile(), y.at((i * 8, 0)));
+        });
+    });
+    let late = lost.recv();
+    late.release();
+}
+
+/// What is acquired or taken and then forgotten, a mailbox nobody uses, and one that is used outside of a role.
+#[test]
+fn slots_are_used_up() {
+    check(&*leaky::kernel(), &[("B0604", "acquire()"), ("B0604", "take()"), ("B0606", "roles("), ("B0603", "recv()")]);
+}

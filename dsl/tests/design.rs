@@ -10,9 +10,12 @@ mod run;
 mod texts;
 
 use dsl::prelude::*;
+use dsl::schedule::{Axis, Evict, Instr, Order, Sched};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType as Data;
-use run::{Given, chain, ints, noise, run};
+use kiln_codegen::spec::KernelDef;
+use kiln_codegen::target::Target;
+use run::{Given, chain, ints, noise, run, run_for};
 
 fn empty(dtype: Data, shape: &[usize]) -> Given {
     HostTensor::zeros(dtype, shape).into()
@@ -57,16 +60,15 @@ fn rmsnorm_divides_by_the_root_mean_square() {
     }
 }
 
-#[test]
-fn paged_attention_splits_and_combines() {
-    let (batch, heads, dk, dv, page, pages, most) = (3, 5, 48, 32, 16, 12, 4);
+/// Splits with a kernel, combines, and compares with plain attention.
+fn paged_attention(def: &dyn KernelDef, [dk, dv]: [usize; 2], cfg: &texts::MlaCfg, page: usize, targets: &[Target]) {
+    let (batch, heads, pages, most) = (3, 5, 12, 4);
     let q = noise(Data::Bf16, &[batch, heads, dk], 7);
     let kv = noise(Data::Bf16, &[pages, page, dk], 8);
     let table: Vec<i32> = vec![7, 2, 9, 0, 3, 11, 5, 1, 4, 8, 6, 10];
     // Several tokens of the last page, one split only, no token at all.
-    let lens = [57, 20, 0];
+    let lens = [3 * page as i32 + 9, page as i32 + 4, 0];
     let scale = 0.11f64;
-    let cfg = texts::MlaCfg { bh: 64, bn: 16, split_tokens: 32, stages: 2 };
     let splits = (most * page).div_ceil(cfg.split_tokens);
     let (tables, lengths) = (ints(&[batch, most], &table), ints(&[batch], &lens));
     let scale_log2 = (scale * std::f64::consts::LOG2_E) as f32;
@@ -79,7 +81,7 @@ fn paged_attention_splits_and_combines() {
         empty(Data::F32, &[batch, splits, heads]),
         scale_log2.into(),
     ];
-    let split = run(&*texts::mla_decode_split::kernel(), &cfg.to_config(), &args);
+    let split = run_for(def, &cfg.to_config(), &args, targets);
     let part = HostTensor::from_f64(Data::F32, &[batch, splits, heads, dv], &split[4]);
     let lse = HostTensor::from_f64(Data::F32, &[batch, splits, heads], &split[5]);
     let args = [part.into(), lse.into(), (&lengths).into(), empty(Data::Bf16, &[batch, heads, dv])];
@@ -102,6 +104,23 @@ fn paged_attention_splits_and_combines() {
             }
         }
     }
+}
+
+#[test]
+fn paged_attention_splits_and_combines() {
+    let cfg = texts::MlaCfg { bh: 64, bn: 16, split_tokens: 32, stages: 2 };
+    let all: Vec<Target> = Target::ALL.into_iter().filter(|t| t.caps().is_some()).collect();
+    paged_attention(&*texts::mla_decode_split::kernel(), [48, 32], &cfg, 16, &all);
+}
+
+/// The same attention by three roles: rings, mailboxes and products that go on.
+#[test]
+fn paged_attention_with_roles() {
+    let cfg = texts::MlaCfg { bh: 64, bn: 16, split_tokens: 32, stages: 2 };
+    paged_attention(&*texts::mla_decode_split_sm90::kernel(), [48, 32], &cfg, 16, &[]);
+    // More tiles a split than the ring has slots.
+    let cfg = texts::MlaCfg { split_tokens: 64, ..cfg };
+    paged_attention(&*texts::mla_decode_split_sm90::kernel(), [48, 32], &cfg, 16, &[]);
 }
 
 #[test]
@@ -171,4 +190,100 @@ fn topk_is_exact_and_ordered() {
         let got: Vec<i64> = out[r * topk..][..topk].iter().map(|&x| x as i64).collect();
         assert_eq!(got, places, "row {r}");
     }
+}
+
+// --- written schedules ---
+
+#[derive(KernelConfig, Clone, Debug)]
+struct Placed {
+    #[tune(1, 2)]
+    groups: usize,
+    #[tune(2, 1)]
+    cluster: usize,
+}
+
+/// `out = a b^T`.
+#[kernel(dims(n: fixed, k: fixed))]
+fn placed(cfg: &Placed, a: In![Bf16; m, k], b: In![Bf16; n, k], out: Out![Bf16; m, n]) {
+    let bm = 64 * cfg.groups;
+    for (mi, ni) in tile_loop((m.div_ceil(bm), n.div_ceil(64)), Raster::panels(2)) {
+        let a_s = shared::<Bf16, 2>([bm, 64]);
+        let b_s = shared::<Bf16, 2>([64, 64]);
+        let acc = frag::<F32, 2>([bm, 64]);
+        zero(acc);
+        for ki in pipeline(0..k / 64, 3) {
+            #[label(load_a)]
+            copy(a.at((mi * bm, ki * 64)), a_s);
+            #[label(load_b)]
+            copy(b.at((ni * 64, ki * 64)), b_s);
+            #[label(mma)]
+            gemm(a_s, b_s.t(), acc);
+        }
+        #[label(store)]
+        copy_cast(acc, out.at((mi * bm, ni * 64)));
+    }
+}
+
+#[schedule(for = placed, target = Sm90a)]
+fn placed_sm90(s: &mut Sched, cfg: &Placed) {
+    s.role("load").registers(40).issue_from_one_thread();
+    s.role("math").warps(4 * cfg.groups).registers(232);
+    s.persistent("tiles", Order::StaticStride);
+    s.cluster(1, cfg.cluster);
+    if cfg.cluster > 1 {
+        s.multicast("load_b", Axis::M);
+    }
+    s.ring("ab").buffers(["a_s", "b_s"]).depth(3).from("load").to("math");
+    s.place("load", ["load_a", "load_b"]);
+    s.place("math", ["mma"]);
+    s.instr("mma", Instr::Wgmma { split: Axis::M, groups: cfg.groups });
+    s.instr("load_a", Instr::Tma { swizzle: 128, evict: Evict::Normal });
+}
+
+#[schedule(for = placed, target = Sm90a)]
+fn placed_wrongly(s: &mut Sched, _cfg: &Placed) {
+    s.role("load").registers(40).issue_from_one_thread();
+    s.role("math").registers(232);
+    s.persistent("tiles", Order::StaticStride);
+    s.ring("ab").buffers(["a_s", "b_s"]).depth(3).from("load").to("math");
+    s.place("load", ["load_a", "load_c"]);
+    s.stagger("load", "math");
+}
+
+/// A schedule beside a kernel is followed, gives the bits of the plain kernel, and one that does not fit is refused with a
+/// warning.
+#[test]
+fn written_schedules_are_followed_or_refused() {
+    use kiln_codegen::{bind, compile, vm};
+    let plain = placed::kernel();
+    let (m, n, k) = (200, 136, 256);
+    let (a, b) = (noise(Data::Bf16, &[m, k], 1), noise(Data::Bf16, &[n, k], 2));
+    for groups in [1, 2] {
+        for cluster in [1, 2] {
+            let config = Placed { groups, cluster }.to_config();
+            let args = run::place(&[(&a).into(), (&b).into(), HostTensor::zeros(Data::Bf16, &[m, n]).into()]);
+            let def = placed_sm90::attach(plain.clone());
+            let bound = bind::bind(&*def, &config, &args).unwrap_or_else(|e| panic!("{e}"));
+            let built = compile::build(&*def, &bound.request).unwrap_or_else(|e| panic!("{e:?}"));
+            let (s, scheduled, facts) = compile::scheduled(&built, Target::Sm90a).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!((s.roles[1].instances, s.rings[0].depth), (groups, 3));
+            assert_eq!(scheduled.cluster.as_ref().map(|c| c.size), (cluster > 1).then_some(cluster));
+            let syms = bind::sym_values(&built.kernel, &bound.dims, &args);
+            let forms = [(&built.kernel, &built.facts), (&scheduled, &facts)];
+            let ways = vm::roles::Schedule::series(4);
+            let report = vm::roles::run_checked(forms, &syms, &args, &ways).unwrap_or_else(|e| panic!("{e:?}"));
+            let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+            assert!(found.is_empty(), "{}", found.join("\n"));
+        }
+    }
+    let def = placed_wrongly::attach(plain);
+    let args = run::place(&[(&a).into(), (&b).into(), HostTensor::zeros(Data::Bf16, &[m, n]).into()]);
+    let bound =
+        bind::bind(&*def, &Placed { groups: 1, cluster: 1 }.to_config(), &args).unwrap_or_else(|e| panic!("{e}"));
+    let built = compile::build(&*def, &bound.request).unwrap_or_else(|e| panic!("{e:?}"));
+    let lowered = compile::source(&built, Target::Sm90a).unwrap_or_else(|e| panic!("{e:?}"));
+    let reason = lowered.schedule.expect_err("it cannot be followed");
+    assert!(reason.contains("stagger"), "{reason}");
+    let warning = lowered.facts.warnings.iter().find(|w| w.code == "V0550").expect("a warning");
+    assert!(warning.message.contains("written schedule for sm_90a is rejected"), "{}", warning.message);
 }

@@ -428,3 +428,96 @@ pub fn radix_topk(
         }
     }
 }
+
+// =================================================================================================
+// 6. MLA decode with roles (level 2): one role loads keys, one computes scores and the left half of the output, one the
+//    right half. What level 1 cannot say: the scores of a tile are computed once and used by two roles.
+// =================================================================================================
+
+#[kernel(
+    dims(dk: fixed, dv: fixed, page: fixed),
+    require(dv <= dk, dv % 16 == 0, page % cfg.bn == 0, cfg.split_tokens % cfg.bn == 0),
+    batch_invariant(b),
+)]
+pub fn mla_decode_split_sm90(
+    cfg: &MlaCfg,
+    q: In![Bf16; b, hq, dk],
+    kv: In![Bf16; pages, page, dk],
+    table: In![I32; b, max_pages],
+    lens: In![I32; b],
+    o_part: Out![F32; b, splits, hq, dv],
+    lse: Out![F32; b, splits, hq],
+    scale_log2: Scalar![F32], // softmax scale times log2(e)
+) {
+    let (bh, bn, half) = (cfg.bh, cfg.bn, dv / 2);
+    let (bi, hb, sp) = grid((b, hq.div_ceil(bh), splits));
+    let len = lens[bi].clamp_index(0, max_pages * page);
+    let lo = sp * cfg.split_tokens;
+    let hi = (lo + cfg.split_tokens).min(len);
+    let blocks = hi.saturating_sub(lo).div_ceil(bn);
+    let cache = kv.paged(table.pick(bi), page);
+    let out_rows = o_part.pick(bi).pick(sp);
+
+    let q_s = shared::<Bf16, 2>([bh, dk]);
+    copy(q.pick(bi).at((hb * bh, 0)), q_s);
+
+    let keys = ring::<Bf16, 2>([bn, dk], 2);
+    let probs = mailbox::<Bf16, 2>([bh, bn]);
+    let decay = mailbox::<F32, 1>([bh]);
+    let sums = mailbox::<F32, 1>([bh]);
+
+    roles(|r| {
+        r.group("load", 1).registers(80).run(|| {
+            for jb in 0..blocks {
+                let slot = keys.acquire(); // waits until every reader has released this slot
+                slot.fill(cache.at((lo + jb * bn, 0)));
+                slot.publish();
+            }
+        });
+
+        r.group("left", 1).registers(240).run(|| {
+            let s = frag::<F32, 2>([bh, bn]);
+            let acc = frag::<F32, 2>([bh, half]);
+            let st = softmax_begin(bh);
+            zero(acc);
+            for jb in 0..blocks {
+                let k = keys.take();
+                gemm_set(q_s, k.tile().t(), s);
+                for (i, j) in parallel([bh, bn]) {
+                    s[(i, j)] = select(lo + jb * bn + j < hi, s[(i, j)], NEG_INF);
+                }
+                let alpha = softmax_weights(&st, s, scale_log2);
+                decay.send(alpha);
+                let p = probs.send_cast(s); // the sender may read it until its next send
+                scale_rows(acc, alpha);
+                let pv = gemm_async(p, k.tile().cols(0, half), acc);
+                pv.wait();
+                k.release();
+            }
+            sums.send(st.l);
+            normalise_rows(acc, st.l);
+            copy(acc, out_rows.at((hb * bh, 0)));
+            for i in parallel([bh]) {
+                lse[(bi, sp, hb * bh + i)] = st.m[i] * scale_log2 + log2(st.l[i]); // base 2 between split and combine
+            }
+        });
+
+        r.group("right", 1).registers(168).run(|| {
+            let acc = frag::<F32, 2>([bh, half]);
+            zero(acc);
+            for jb in 0..blocks {
+                let k = keys.take();
+                let (a, p) = (decay.recv(), probs.recv());
+                scale_rows(acc, a.tile());
+                gemm(p.tile(), k.tile().cols(half, dv), acc);
+                a.release();
+                p.release();
+                k.release();
+            }
+            let l = sums.recv();
+            normalise_rows(acc, l.tile());
+            l.release();
+            copy(acc, out_rows.at((hb * bh, half)));
+        });
+    });
+}

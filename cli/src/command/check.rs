@@ -88,6 +88,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
         "code_bytes",
         "compile_ms",
         "cached",
+        "schedule",
         "messages",
     ];
     let mut table = out.table("check", columns);
@@ -241,7 +242,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
     let mut row = json!({
         "kernel": job.kernel, "instance": job.instance, "config": job.config, "target": job.target.name(),
         "status": "ok", "registers": null, "spill_bytes": null, "stack_bytes": null, "shared_bytes": null,
-        "compile_ms": null, "code_bytes": null, "instructions": {}, "cached": null, "messages": [],
+        "compile_ms": null, "code_bytes": null, "instructions": {}, "cached": null, "schedule": null, "messages": [],
     });
     let mut end = |status: &str, messages: Vec<String>| {
         row["status"] = status.into();
@@ -265,6 +266,24 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
             Err(list) => end(job.refused_as, vec![crate::diagnostics::render(&list)]),
         };
     }
+    // The front end's part takes milliseconds, and says what a compiled kernel no longer does.
+    let mut warnings = vec![];
+    if let Ok(lowered) =
+        front::build(step.kernel.as_ref(), &step.request).and_then(|built| front::source(&built, job.target))
+    {
+        warnings = lowered.facts.warnings.iter().map(crate::diagnostics::headline).collect();
+        let text = match &lowered.schedule {
+            Ok(s) => s.roles.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(" + "),
+            Err(reason) => format!("portable: {reason}"),
+        };
+        row["schedule"] = text.into();
+        row["messages"] = json!(warnings);
+    }
+    let mut end = |status: &str, messages: Vec<String>| {
+        row["status"] = status.into();
+        row["messages"] = warnings.iter().cloned().chain(messages).collect::<Vec<_>>().into();
+        row.clone()
+    };
     let toolchain = match toolchain {
         Ok(t) => t,
         Err(_) => return end("skip", vec!["no CUDA compiler".into()]),
@@ -292,8 +311,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
             row["cached"] = r.cached.into();
             row["instructions"] = json!(instructions.unwrap_or_default());
             if !missed.is_empty() {
-                row["status"] = "fail".into();
-                row["messages"] = json!(missed);
+                return end("fail", missed.iter().map(ToString::to_string).collect());
             }
             row
         }

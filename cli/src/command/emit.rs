@@ -132,7 +132,7 @@ fn stage_text(step: &Step, target: Target, stage: Stage) -> Result<String, Failu
         return Ok(print::text(&built.kernel));
     }
     if stage == Stage::Schedule {
-        return compile::schedule(&built, target).map(|s| s.to_string()).map_err(|reason| {
+        return compile::scheduled(&built, target).map(|s| s.0.to_string()).map_err(|reason| {
             Failure::usage(
                 "--stage schedule",
                 "a kernel that a schedule fits",

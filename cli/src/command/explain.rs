@@ -62,6 +62,7 @@ fn text(selection: &Selection, step: &Step, case: &Case, target: Target) -> Resu
         }
         Some(caps) => {
             let lowered = emit::lower(&built, target)?;
+            schedule(&mut t, &lowered);
             kernel(&mut t, &lowered.kernel, &lowered.facts);
             resources(&mut t, step, target, caps, &lowered);
         }
@@ -96,6 +97,20 @@ fn head(t: &mut String, selection: &Selection, step: &Step, case: &Case, k: &Ker
         number(cost.flops),
         number(intensity)
     );
+}
+
+/// The schedule the kernel follows, or why it follows none.
+fn schedule(t: &mut String, lowered: &Lowered) {
+    match &lowered.schedule {
+        Ok(s) => {
+            line!(t, "\nschedule");
+            s.to_string().lines().for_each(|l| line!(t, "  {l}"));
+        }
+        Err(reason) => line!(t, "\nschedule\n  none, the kernel has the portable form: {reason}"),
+    }
+    for w in &lowered.facts.warnings {
+        line!(t, "  {}", crate::diagnostics::headline(w));
+    }
 }
 
 /// `N blocks of `, if the grid is known for this instance.

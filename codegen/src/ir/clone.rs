@@ -383,18 +383,20 @@ impl<'k> Cloner<'k> {
                 dst: self.region(&dst),
                 extents,
             },
-            SchedOp::Wgmma { a, b, acc, set, scales, release } => SchedOp::Wgmma {
+            SchedOp::Wgmma { a, b, acc, set, scales, release, hold } => SchedOp::Wgmma {
                 a: self.view(a),
                 b: self.view(b),
                 acc: self.buffer(acc),
                 set,
                 scales: self.scales(&scales),
                 release,
+                hold,
             },
             SchedOp::Publish { .. }
             | SchedOp::Release { .. }
             | SchedOp::Advance { .. }
             | SchedOp::TmaStoreWait { .. }
+            | SchedOp::WgmmaWait { .. }
             | SchedOp::RoleBarrier { .. }
             | SchedOp::AsyncFence { .. }
             | SchedOp::ClusterBarrier { .. }

@@ -170,15 +170,14 @@ fn sched_effects(id: OpId, op: &SchedOp) -> Vec<Effect> {
             make(EffectKind::Read, region(src, extents), Completion::Async),
             make(EffectKind::Write, region(dst, extents), Completion::Async),
         ],
-        SchedOp::Wgmma { a, b, acc, set, .. } => {
-            let mut all = vec![
-                make(EffectKind::Read, Place::View(*a), Completion::Sync),
-                make(EffectKind::Read, Place::View(*b), Completion::Sync),
-            ];
+        SchedOp::Wgmma { a, b, acc, set, hold, .. } => {
+            let when = if *hold { Completion::Async } else { Completion::Sync };
+            let mut all =
+                vec![make(EffectKind::Read, Place::View(*a), when), make(EffectKind::Read, Place::View(*b), when)];
             if !set {
-                all.push(make(EffectKind::Read, Place::Buffer(*acc), Completion::Sync));
+                all.push(make(EffectKind::Read, Place::Buffer(*acc), when));
             }
-            all.push(make(EffectKind::Write, Place::Buffer(*acc), Completion::Sync));
+            all.push(make(EffectKind::Write, Place::Buffer(*acc), when));
             all
         }
         SchedOp::Roles { .. }
@@ -189,6 +188,7 @@ fn sched_effects(id: OpId, op: &SchedOp) -> Vec<Effect> {
         | SchedOp::Release { .. }
         | SchedOp::Advance { .. }
         | SchedOp::TmaStoreWait { .. }
+        | SchedOp::WgmmaWait { .. }
         | SchedOp::RoleBarrier { .. }
         | SchedOp::AsyncFence { .. }
         | SchedOp::ClusterBarrier { .. }
@@ -407,7 +407,7 @@ fn sched_uses(op: &SchedOp, u: &mut Uses) {
             u.views.extend([src.view, dst.view]);
             u.indices.extend(at.iter().chain(&src.start).chain(&dst.start));
         }
-        SchedOp::Wgmma { a, b, acc, set: _, scales, release: _ } => {
+        SchedOp::Wgmma { a, b, acc, set: _, scales, release: _, hold: _ } => {
             u.views.extend([*a, *b]);
             u.buffers.push(*acc);
             for s in scales.iter().flatten() {
@@ -420,6 +420,7 @@ fn sched_uses(op: &SchedOp, u: &mut Uses) {
         | SchedOp::Release { .. }
         | SchedOp::Advance { .. }
         | SchedOp::TmaStoreWait { .. }
+        | SchedOp::WgmmaWait { .. }
         | SchedOp::RoleBarrier { .. }
         | SchedOp::AsyncFence { .. }
         | SchedOp::ClusterBarrier { .. }

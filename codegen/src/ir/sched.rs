@@ -1,8 +1,7 @@
 //! What only scheduled kernels have: roles that run side by side, rings that join them, clusters, and the ops of both.
 //!
-//! Data, no behaviour: `crate::schedule` makes these, `emit::cuda::hopper` prints them. Nothing interprets them yet, and the
-//! verifier knows their names and places only: whether a ring's protocol holds is found by the simulated chip, which runs
-//! what is printed. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function which does not
+//! Data, no behaviour: `crate::schedule` makes these, `emit::cuda::hopper` prints them. `valid::rings` judges
+//! their protocol, `vm::roles` interprets them. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function which does not
 //! care about scheduling needs one arm; functions over [`SchedOp`] itself have no `_` arm.
 //!
 //! A ring is a circle of `depth` slots that carries *items* `0, 1, 2, ..`; item `n` lies in slot `n % depth`. Each role has
@@ -201,6 +200,14 @@ pub enum SchedOp {
         scales: Option<[GemmScale; 2]>,
         /// Parts released early.
         release: Vec<(RingId, u32)>,
+        /// The product goes on behind the op: the accumulator is undefined and the operands are read until
+        /// [`SchedOp::WgmmaWait`]. Without factors and early releases only. A product that does not go on waits for all.
+        hold: bool,
+    },
+    /// Waits until the role's products but the `pending` last ones are complete.
+    WgmmaWait {
+        /// Products that may still be under way.
+        pending: usize,
     },
     /// A copy of the engine from a staging tile to a tensor. It reads the tile later: see [`SchedOp::TmaStoreWait`].
     /// Elements outside the tensor are dropped.
@@ -259,6 +266,7 @@ impl SchedOp {
             SchedOp::Advance { .. } => "advance",
             SchedOp::Wgmma { set: false, .. } => "wgmma",
             SchedOp::Wgmma { set: true, .. } => "wgmma.set",
+            SchedOp::WgmmaWait { .. } => "wgmma_wait",
             SchedOp::TmaStore { .. } => "tma_store",
             SchedOp::TmaStoreWait { .. } => "tma_store_wait",
             SchedOp::RoleBarrier { .. } => "role_barrier",

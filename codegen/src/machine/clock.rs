@@ -7,7 +7,7 @@
 //! Besides ordinary order a clock keeps what is visible to the async proxy, through which bulk copies and matrix instructions
 //! see shared memory: a write becomes visible to it by a fence of the writer or of someone who is ordered after it.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Number of an actor within a block.
 pub type Actor = u16;
@@ -17,14 +17,14 @@ pub type Actor = u16;
 pub struct Clock {
     actor: Actor,
     own: u32,
-    known: Rc<Vec<u32>>,
-    fenced: Rc<Vec<u32>>,
+    known: Arc<Vec<u32>>,
+    fenced: Arc<Vec<u32>>,
 }
 
 impl Clock {
     /// Clock of an actor that has seen nothing.
-    pub fn new(actor: Actor, nothing: &Rc<Vec<u32>>) -> Self {
-        Clock { actor, own: 1, known: Rc::clone(nothing), fenced: Rc::clone(nothing) }
+    pub fn new(actor: Actor, nothing: &Arc<Vec<u32>>) -> Self {
+        Clock { actor, own: 1, known: Arc::clone(nothing), fenced: Arc::clone(nothing) }
     }
 
     /// The actor.
@@ -45,7 +45,7 @@ impl Clock {
     /// Learns that `actor`'s time `time` is over.
     pub fn learn(&mut self, actor: Actor, time: u32) {
         if !self.knows(actor, time) {
-            let v = Rc::make_mut(&mut self.known);
+            let v = Arc::make_mut(&mut self.known);
             grow(v, actor);
             v[actor as usize] = time;
         }
@@ -62,7 +62,7 @@ impl Clock {
         join(&mut all, &self.fenced);
         grow(&mut all, self.actor);
         all[self.actor as usize] = self.own;
-        self.fenced = Rc::new(all);
+        self.fenced = Arc::new(all);
         self.own += 1;
     }
 
@@ -79,18 +79,18 @@ impl Clock {
     /// Takes over what was handed to a bundle.
     pub fn acquire(&mut self, from: &mut Bundle) {
         if let Some(m) = &from.memo
-            && Rc::ptr_eq(&m.before.0, &self.known)
-            && Rc::ptr_eq(&m.before.1, &self.fenced)
+            && Arc::ptr_eq(&m.before.0, &self.known)
+            && Arc::ptr_eq(&m.before.1, &self.fenced)
         {
             (self.known, self.fenced) = m.after.clone();
             return;
         }
-        let before = (Rc::clone(&self.known), Rc::clone(&self.fenced));
-        join(Rc::make_mut(&mut self.known), &from.known);
+        let before = (Arc::clone(&self.known), Arc::clone(&self.fenced));
+        join(Arc::make_mut(&mut self.known), &from.known);
         if !from.fenced.is_empty() {
-            join(Rc::make_mut(&mut self.fenced), &from.fenced);
+            join(Arc::make_mut(&mut self.fenced), &from.fenced);
         }
-        from.memo = Some(Memo { before, after: (Rc::clone(&self.known), Rc::clone(&self.fenced)) });
+        from.memo = Some(Memo { before, after: (Arc::clone(&self.known), Arc::clone(&self.fenced)) });
     }
 
     /// All of `clocks` meet: each then knows what any of them did before, and starts a new time.
@@ -98,26 +98,26 @@ impl Clock {
         let clocks: Vec<&mut Clock> = clocks.into_iter().collect();
         let Some(first) = clocks.first() else { return };
         let mut all = (*first.known).clone();
-        let mut seen = Rc::clone(&first.known);
-        let mut fenced = Rc::clone(&first.fenced);
+        let mut seen = Arc::clone(&first.known);
+        let mut fenced = Arc::clone(&first.fenced);
         for c in &clocks[1..] {
             // Lanes of a warp nearly always share their vector already.
-            if !Rc::ptr_eq(&seen, &c.known) {
+            if !Arc::ptr_eq(&seen, &c.known) {
                 join(&mut all, &c.known);
-                seen = Rc::clone(&c.known);
+                seen = Arc::clone(&c.known);
             }
-            if !Rc::ptr_eq(&fenced, &c.fenced) {
-                join(Rc::make_mut(&mut fenced), &c.fenced);
+            if !Arc::ptr_eq(&fenced, &c.fenced) {
+                join(Arc::make_mut(&mut fenced), &c.fenced);
             }
         }
         for c in &clocks {
             grow(&mut all, c.actor);
             all[c.actor as usize] = c.own;
         }
-        let all = Rc::new(all);
+        let all = Arc::new(all);
         for c in clocks {
-            c.known = Rc::clone(&all);
-            c.fenced = Rc::clone(&fenced);
+            c.known = Arc::clone(&all);
+            c.fenced = Arc::clone(&fenced);
             c.own += 1;
         }
     }
@@ -134,8 +134,8 @@ pub struct Bundle {
 /// Lanes of a warp take over the same from the same; the second one need not compute it.
 #[derive(Clone, Debug)]
 struct Memo {
-    before: (Rc<Vec<u32>>, Rc<Vec<u32>>),
-    after: (Rc<Vec<u32>>, Rc<Vec<u32>>),
+    before: (Arc<Vec<u32>>, Arc<Vec<u32>>),
+    after: (Arc<Vec<u32>>, Arc<Vec<u32>>),
 }
 
 impl Bundle {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn knowledge_travels_through_meetings() {
-        let nothing = Rc::new(vec![]);
+        let nothing = Arc::new(vec![]);
         let mut c: Vec<Clock> = (0..3).map(|a| Clock::new(a, &nothing)).collect();
         let written = c[0].now();
         assert!(c[0].knows(0, written) && !c[1].knows(0, written));

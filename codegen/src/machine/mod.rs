@@ -37,7 +37,7 @@ pub use warp::{Shuffle, Vote, WarpOp};
 pub use wgmma::{IN_FLIGHT, OperandA, Product};
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use warp::Gather;
 
 /// What a chip is and how a run explores it.
@@ -267,7 +267,7 @@ impl Machine {
     /// Starts a cluster: all threads are ready, shared memory is poison.
     pub fn begin_cluster(&mut self, cluster: u32) {
         let (size, all) = (self.shared.len(), self.cluster_threads());
-        let nothing = Rc::new(vec![0; all]);
+        let nothing = Arc::new(vec![0; all]);
         (self.cluster, self.operations) = (cluster, 0);
         self.shared.iter_mut().for_each(Shared::reset);
         self.actors = (0..all).map(ActorKind::Thread).collect();

@@ -267,14 +267,14 @@ impl Shadow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Rc;
+    use std::sync::Arc;
 
     fn at(c: &Clock, line: u32) -> Access {
         Access { actor: c.actor(), time: c.now(), block: 0, line, atomic: false, way: Way::Generic }
     }
 
     fn clocks(n: u16) -> Vec<Clock> {
-        let nothing = Rc::new(vec![]);
+        let nothing = Arc::new(vec![]);
         (0..n).map(|a| Clock::new(a, &nothing)).collect()
     }
 

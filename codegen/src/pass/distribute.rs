@@ -11,7 +11,9 @@ use super::residency::Map;
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
 use crate::ir::effects::{bodies, walk};
-use crate::ir::{Base, BlockId, BufferId, Distribution, IxExpr, IxId, IxVarId, Kernel, Op, OpId, Space, ViewId};
+use crate::ir::{
+    Base, BlockId, BufferId, Distribution, IxExpr, IxId, IxVarId, Kernel, Op, OpId, SchedOp, Space, ViewId,
+};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -132,6 +134,11 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
             let [m, n] = extents[..] else { return };
             let tiles = vec![(*acc, Relation::Same)];
             nodes.push(Node { op: id, row: None, extents, anchor: Some(Map::fragment(m, n, threads)), tiles });
+        } else if let Op::Sched(SchedOp::Wgmma { acc, .. }) = op {
+            let extents = k.buffer(*acc).extents.clone();
+            let [m, n] = extents[..] else { return };
+            let tiles = vec![(*acc, Relation::Same)];
+            nodes.push(Node { op: id, row: None, extents, anchor: Some(Map::warp_group(m, n, threads)), tiles });
         }
     });
     // Rows are looked up by whoever needs them.

@@ -35,6 +35,12 @@ impl Map {
         Map { inner: n, vec: 2, lanes: 32, threads, replicated: false, fragment }
     }
 
+    /// The accumulator of a warp group's product.
+    pub fn warp_group(m: usize, n: usize, threads: usize) -> Map {
+        let fragment = Some((Fragment::warp_group(m, n), [m, n]));
+        Map { inner: n, vec: 2, lanes: 32, threads, replicated: false, fragment }
+    }
+
     /// True if the position of an element depends on its flat number only: no row is padded.
     fn is_flat(&self, count: usize) -> bool {
         let whole =

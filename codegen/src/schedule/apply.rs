@@ -515,7 +515,7 @@ impl Apply<'_> {
             );
             let acc = c.buffers[&parts.acc];
             let release = if last { vec![(RING, PART)] } else { vec![] };
-            let op = SchedOp::Wgmma { a, b, acc, set: p.set, scales, release };
+            let op = SchedOp::Wgmma { a, b, acc, set: p.set, scales, release, hold: false };
             multiply.push(c.push(Op::Sched(op), p.op));
         }
         inner.push(c.push(Op::Sched(SchedOp::Take { ring: RING, part: PART, slot }), parts.main));

@@ -3,7 +3,8 @@
 //! A [`Schedule`] only places: it names roles, rings over tiles, copy engines and matrix units, the cluster, the order of
 //! tiles, registers. It cannot add or remove computation, so a kernel without one, or with one that is refused, falls
 //! back to the portable form. `auto` makes schedules, `parts` finds what there is to place, `apply` turns a plain kernel
-//! and a schedule into a scheduled one, `memory` plans shared memory.
+//! and a schedule into a scheduled one, `memory` plans shared memory. `written` places roles that a
+//! kernel's author wrote.
 //!
 //! Ops are named by their `#[label(..)]`, or by what they touch: a copy by its tile, a product by its accumulator, a
 //! store by its parameter.
@@ -14,11 +15,13 @@ mod auto;
 mod epilogue;
 mod memory;
 mod parts;
+mod written;
 
 pub use apply::apply;
 pub use attach::attach;
 pub use auto::{Options, automatic};
 pub use parts::Reason;
+pub use written::written;
 
 use crate::ir::Evict;
 use std::collections::BTreeMap;

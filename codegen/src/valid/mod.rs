@@ -8,6 +8,7 @@
 //! * `phases`: two iterations of one body never touch one element unless both only read it or both update it atomically;
 //! * `bounds`: which accesses need a check at run time (facts, never errors);
 //! * `schedule`: distributions fit their block, and barriers stand between conflicting phases (scheduled stage);
+//! * `rings`: roles hand tiles over through rings as these are meant, in every order, and fit a multiprocessor;
 //! * `properties`: `deterministic` and `batch_invariant` hold as far as data flow shows.
 //!
 //! Uniformity follows from scopes: values that differ between elements exist only inside element bodies. The later
@@ -18,11 +19,13 @@ mod codes;
 mod initial;
 mod phases;
 mod properties;
+mod rings;
 mod schedule;
 mod scopes;
 mod types;
 
 pub use codes::{CODES, Code};
+pub use rings::each_judge;
 
 use crate::analysis::Ranges;
 use crate::diag::{Diagnostic, Severity};
@@ -55,6 +58,7 @@ pub fn check(kernel: &Kernel) -> Result<Facts, Vec<Diagnostic>> {
         initial::check(kernel, &ranges, &mut found);
         phases::check(kernel, &ranges, &guards, &mut found);
         schedule::check(kernel, &mut found);
+        rings::check(kernel, &mut found);
         properties::check(kernel, &ranges, &mut found);
     }
     found.sort_by_key(|d| (d.span.file.clone(), d.span.line, d.span.column, d.code));

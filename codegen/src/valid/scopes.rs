@@ -352,8 +352,10 @@ impl Walk<'_> {
                 }
             }
         }
+        // Roles written in a kernel come with their ops before anything is placed.
+        let own = !self.k.roles.is_empty() && matches!(op, Op::BlockBarrier { .. } | Op::Sched(_));
         let scheduled =
-            matches!(op, Op::BlockBarrier { .. } | Op::Sched(_) | Op::Parallel { distribution: Some(_), .. });
+            matches!(op, Op::BlockBarrier { .. } | Op::Sched(_) | Op::Parallel { distribution: Some(_), .. }) && !own;
         if scheduled && self.k.stage == Stage::Plain {
             self.error(id, "V0107", format!("`{name}` is placed on threads in a plain kernel"));
         }

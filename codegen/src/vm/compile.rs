@@ -4,12 +4,14 @@
 //! Registers are reused within a body: a value dies after the last op of its own block that needs it, itself or inside.
 //! Registers of constants and of block scalars live as long as the body, because they are filled once.
 
+mod sched;
+
 use super::memory::{Class, class_of};
 use super::program::*;
 use crate::diag::Diagnostic;
 use crate::ir::{
-    Base, BlockId, BufferId, DType, Gather, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId, Order,
-    ParamKind, Region, Space, SpanId, ValueId, ViewId, build::row_major,
+    Base, BlockId, BufferId, DType, Gather, GemmScale, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId,
+    Order, ParamKind, Region, Space, SpanId, ValueId, ViewId, build::row_major,
 };
 use crate::valid::Facts;
 use std::collections::{HashMap, HashSet};
@@ -734,40 +736,8 @@ impl<'k> Compiler<'k> {
                 }
             }
             Op::Gemm { a, b, acc, set, scales } => {
-                let (Some((a, sa, ta)), Some((b, sb, tb))) = (self.whole(*a, id, span), self.whole(*b, id, span))
-                else {
-                    return;
-                };
-                let held = kernel.buffer(*acc);
-                let place = Place::Tile(acc.0 as usize);
-                let (&[m, k], &[k2, n], &[a0, a1], &[b0, b1]) = (&sa[..], &sb[..], &ta[..], &tb[..]) else {
-                    self.error(span, "a matrix product of tiles that have not two axes");
-                    return;
-                };
-                let fits = k == k2 && held.extents == [m, n] && held.dtype == DType::F32;
-                if !fits || [&a, &b].iter().any(|x| x.place == place || class_of(x.dtype) == Class::L) {
-                    self.error(span, "a matrix product of tiles that do not fit each other");
-                    return;
-                }
-                for (side, s) in scales.iter().flatten().enumerate() {
-                    self.enter_body(&[s.var], 1, span);
-                    let body = self.block(s.body, &HashSet::from([s.value]));
-                    let value = self.value(s.value, span);
-                    let extent = if side == 0 { m } else { n };
-                    let instr = self.leave_body(Extents::Fixed(vec![extent]), body, Collect::Keep { value, side });
-                    code.push(Node { instr, span, op: id });
-                }
-                let acc = Access {
-                    place,
-                    dtype: DType::F32,
-                    address: Self::konst(0),
-                    checks: vec![],
-                    affine: true,
-                    lookup: None,
-                };
-                let (a, b) = (Operand { access: a, strides: [a0, a1] }, Operand { access: b, strides: [b0, b1] });
-                let scaled = scales.is_some();
-                Instr::Gemm(Box::new(Gemm { shape: [m, n, k], a, b, acc, set: *set, scaled }))
+                let Some(g) = self.product([*a, *b], *acc, *set, scales, id, code) else { return };
+                Instr::Gemm(Box::new(g))
             }
             // Stages say how copies may run ahead; here nothing runs ahead.
             Op::For { var, lo, hi, body, stages: _ } => {
@@ -827,11 +797,51 @@ impl<'k> Compiler<'k> {
             }
             Op::Check { cond, message } => Instr::Check { cond: self.value(*cond, span), message: message.clone() },
             Op::GridBarrier => Instr::GridBarrier,
+            Op::BlockBarrier { reason: _ } if !kernel.roles.is_empty() => Instr::Role(Box::new(RoleInstr::Meet)),
             Op::BlockBarrier { reason: _ } => Instr::Nothing,
-            // The VM runs plain kernels only.
-            Op::Sched(_) => Instr::Nothing,
+            Op::Sched(op) => match self.sched(op, id, code) {
+                Some(op) => Instr::Role(Box::new(op)),
+                None => return,
+            },
         };
         code.push(Node { instr, span, op: id });
+    }
+
+    fn product(
+        &mut self,
+        [a, b]: [ViewId; 2],
+        acc: BufferId,
+        set: bool,
+        scales: &Option<[GemmScale; 2]>,
+        id: OpId,
+        code: &mut Vec<Node>,
+    ) -> Option<Gemm> {
+        let kernel = self.kernel;
+        let span = kernel.op(id).span;
+        let ((a, sa, ta), (b, sb, tb)) = (self.whole(a, id, span)?, self.whole(b, id, span)?);
+        let held = kernel.buffer(acc);
+        let place = Place::Tile(acc.0 as usize);
+        let (&[m, k], &[k2, n], &[a0, a1], &[b0, b1]) = (&sa[..], &sb[..], &ta[..], &tb[..]) else {
+            self.error(span, "a matrix product of tiles that have not two axes");
+            return None;
+        };
+        let fits = k == k2 && held.extents == [m, n] && held.dtype == DType::F32;
+        if !fits || [&a, &b].iter().any(|x| x.place == place || class_of(x.dtype) == Class::L) {
+            self.error(span, "a matrix product of tiles that do not fit each other");
+            return None;
+        }
+        for (side, s) in scales.iter().flatten().enumerate() {
+            self.enter_body(&[s.var], 1, span);
+            let body = self.block(s.body, &HashSet::from([s.value]));
+            let value = self.value(s.value, span);
+            let extent = if side == 0 { m } else { n };
+            let instr = self.leave_body(Extents::Fixed(vec![extent]), body, Collect::Keep { value, side });
+            code.push(Node { instr, span, op: id });
+        }
+        let zero = Self::konst(0);
+        let acc = Access { place, dtype: DType::F32, address: zero, checks: vec![], affine: true, lookup: None };
+        let (a, b) = (Operand { access: a, strides: [a0, a1] }, Operand { access: b, strides: [b0, b1] });
+        Some(Gemm { shape: [m, n, k], a, b, acc, set, scaled: scales.is_some() })
     }
 
     fn identity(&mut self, rank: usize) -> Vec<Ix> {
@@ -925,6 +935,7 @@ fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
             | Instr::Scan { .. }
             | Instr::Check { .. }
             | Instr::GridBarrier
+            | Instr::Role(_)
             | Instr::Gemm(_) => return None,
             Instr::Const { .. }
             | Instr::Unary { .. }

@@ -309,7 +309,7 @@ impl Lane for i64 {
 }
 
 /// Registers of a frame, one vector of lanes each.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Regs {
     /// Floats.
     pub f: Vec<Vec<f32>>,

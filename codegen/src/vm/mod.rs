@@ -1,4 +1,4 @@
-//! The tile VM: runs plain IR on the CPU. It is the meaning of the language and the witness of every emitter, so it
+//! The tile VM: runs plain IR on the CPU, and scheduled kernels with roles in [`roles`]. It is the meaning of the language and the witness of every emitter, so it
 //! shares no code with them.
 //!
 //! Flow: [`compile`] turns a kernel and its dimension values into a flat [`program::Program`]; [`exec`] runs it block by
@@ -20,11 +20,13 @@
 //! * `S0105` results that depend on the order of blocks or iterations.
 //! * `S0106` an offset past 31 bits in a kernel built without wide indices.
 //! * `S0111` a `check!` of the kernel that does not hold.
+//! * `S0112` a scheduled kernel that gives other bits than the plain one.
 //! * `S0107` division by zero, of integers or of indices (the latter also ends a run that is not sanitized).
 //! * `S0108` a view that reaches outside its allocation (always an error; the access is not made).
 //! * `S0109` arguments that are not the kernel's; `S0110` IR that the verifier would refuse.
 //! * `S0151`, `S0152` as messages: the first NaN or infinity of an op, and saturated conversions.
 
+pub mod chip;
 pub mod compile;
 pub mod convert;
 pub mod exec;
@@ -33,6 +35,7 @@ pub mod math;
 pub mod memory;
 pub mod program;
 pub mod reduce;
+pub mod roles;
 pub mod shadow;
 pub mod simd;
 
@@ -92,6 +95,10 @@ pub fn run(
     args: &[Arg],
     options: &Options,
 ) -> Result<Report, Vec<Diagnostic>> {
+    if !kernel.roles.is_empty() {
+        let schedules = roles::Schedule::series(if options.sanitize { 4 } else { 1 });
+        return roles::run(kernel, facts, syms, args, &schedules);
+    }
     let program = compile::compile(kernel, facts, syms, options.sanitize)?;
     let (tensors, scalars) = arguments(kernel, args)?;
     let blocks = program.grid.iter().try_fold(1usize, |n, &g| n.checked_mul(g.max(0) as usize)).unwrap_or(0);

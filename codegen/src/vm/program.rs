@@ -412,8 +412,100 @@ pub enum Instr {
         total: Option<Reg>,
     },
     Gemm(Box<Gemm>),
+    /// An op of roles.
+    Role(Box<RoleInstr>),
     /// A barrier: block-level ops are phases already.
     Nothing,
+}
+
+/// A copy between a tensor and a shared tile by the engine.
+#[derive(Clone, Debug)]
+pub struct EngineCopy {
+    /// Tile.
+    pub tile: usize,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// First element in the tile.
+    pub address: Ix,
+    /// Distances in the tile along each axis of the copy.
+    pub strides: Vec<i64>,
+    /// Elements along each axis.
+    pub extents: Vec<usize>,
+    /// Tensor.
+    pub param: usize,
+    /// Extent of each axis of the map.
+    pub map_extents: Vec<Ix>,
+    /// Stride of each axis of the map.
+    pub map_strides: Vec<Ix>,
+    /// First element along each axis of the map.
+    pub at: Vec<Ix>,
+    /// Axis of the copy that each axis of the map walks.
+    pub axes: Vec<Option<usize>>,
+    /// Box along each axis of the map.
+    pub boxes: Vec<usize>,
+    /// Bytes of the map's swizzle.
+    pub swizzle: usize,
+}
+
+/// Ops of roles, rings and engines, by numbers of rings, parts and environment positions.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "fields are the op's operands, in the op's own words")]
+pub enum RoleInstr {
+    Roles {
+        programs: Vec<(usize, Vec<Node>)>,
+    },
+    Tiles {
+        targets: Vec<usize>,
+        code: Vec<Node>,
+    },
+    Acquire {
+        ring: usize,
+        part: usize,
+        target: usize,
+    },
+    Publish {
+        ring: usize,
+        part: usize,
+    },
+    Take {
+        ring: usize,
+        part: usize,
+        target: usize,
+    },
+    Release {
+        ring: usize,
+        part: usize,
+    },
+    Advance {
+        ring: usize,
+        by: usize,
+    },
+    Load {
+        copy: EngineCopy,
+        ring: usize,
+        part: usize,
+        multicast: bool,
+    },
+    Store {
+        copy: EngineCopy,
+    },
+    StoreWait {
+        pending: usize,
+    },
+    Product {
+        product: Gemm,
+        release: Vec<(usize, usize)>,
+        hold: bool,
+    },
+    ProductWait {
+        pending: usize,
+    },
+    /// A barrier of the instance, or of the block outside of roles.
+    Meet,
+    Fence,
+    Cluster,
+    /// Waits for other grids: there are none.
+    Grid,
 }
 
 /// A tile's storage.

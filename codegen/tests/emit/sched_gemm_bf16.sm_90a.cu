@@ -249,8 +249,9 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
         const int lane = threadIdx.x % 32;
         const int tid = warp * 32 + lane;
         u32 operands_slot = 0, operands_parity = 0;
+        grid_wait_previous();
 
-        // <text>:46:9: tiles of this block
+        // <text>:47:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x) {
             const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
@@ -261,13 +262,13 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             #pragma unroll
             for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
-            // <text>:51:11: loop
+            // <text>:52:11: loop
             #pragma unroll 1
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const int s = operands_slot;
                 mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
-                // <text>:55:13: wgmma += [128, 128] x [128, 64], bf16 x bf16
+                // <text>:56:13: wgmma += [128, 128] x [128, 64], bf16 x bf16
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 4096 + group * 1024);
                     const u64 b_tile = wgmma_tile(base + 131072) + (u32)(s * 1024);
@@ -292,7 +293,7 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             if (tid < 1) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:60:11: parallel [128, 64]
+            // <text>:61:11: parallel [128, 64]
             {
                 const int row = warp * 16 + lane % 16;
                 const smem_ptr to = base + group * 16384 + row * 128 + 163840;
@@ -319,7 +320,7 @@ gemm_bf16_bf16(const __grid_constant__ TensorMap map_a, const __grid_constant__ 
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:69:11: copy [128, 64] out
+            // <text>:70:11: copy [128, 64] out
             if (tid < 1) {
                 tma_store_2d(&map_d, base + group * 16384 + 163840, ni * 64, mi * 256 + group * 128);
                 tma_store_commit();

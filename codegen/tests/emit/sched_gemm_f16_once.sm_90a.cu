@@ -213,11 +213,12 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
         // ======== load: 1 warp ========
         const int warp = block_warp - 4;
         u32 operands_slot = 0, operands_parity = 0;
+        grid_wait_previous();
         const int s = operands_slot;
         mbar_wait(operands_b_empty + 8 * operands_slot, operands_parity ^ 1);
         if (warp == 0 && elect_one()) mbar_arrive_expect_tx(operands_b_full + 8 * operands_slot, 8192);
 
-        // <text>:32:9: copy [64, 64]
+        // <text>:33:9: copy [64, 64]
         if (warp == 0 && elect_one()) {
             tma_load_2d_hint(base + s * 8192 + 8192, &map_b, operands_b_full + 8 * operands_slot, 0, by * 64,
                              l2_evict_first());
@@ -227,7 +228,7 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
         mbar_wait(operands_a_empty + 8 * operands_slot, operands_parity ^ 1);
         if (warp == 0 && elect_one()) mbar_arrive_expect_tx(operands_a_full + 8 * operands_slot, 8192);
 
-        // <text>:38:9: copy [64, 64]
+        // <text>:39:9: copy [64, 64]
         if (warp == 0 && elect_one()) {
             tma_load_2d(base + s2 * 8192, &map_a, operands_a_full + 8 * operands_slot, 0, bx * 64);
         }
@@ -238,13 +239,14 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
         const int lane = threadIdx.x % 32;
         const int tid = warp * 32 + lane;
         u32 operands_slot = 0, operands_parity = 0;
+        grid_wait_previous();
         float acc[32];
         const int s = operands_slot;
         mbar_wait(operands_b_full + 8 * operands_slot, operands_parity);
         const int s2 = operands_slot;
         mbar_wait(operands_a_full + 8 * operands_slot, operands_parity);
 
-        // <text>:48:9: wgmma = [64, 64] x [64, 64], f16 x f16
+        // <text>:50:9: wgmma = [64, 64] x [64, 64], f16 x f16
         {
             const u64 a_tile = wgmma_tile(base) + (u32)(s2 * 512);
             const u64 b_tile = wgmma_tile(base + 8192) + (u32)(s * 512);
@@ -264,7 +266,7 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
         if (lane == 0) mbar_arrive(operands_b_empty + 8 * operands_slot);
         operands_parity ^= 1;
 
-        // <text>:53:9: parallel [64, 64]
+        // <text>:55:9: parallel [64, 64]
         {
             const int row = warp * 16 + lane % 16;
             const smem_ptr to = base + row * 128 + 16384;
@@ -290,7 +292,7 @@ gemm_f16_once(const __grid_constant__ TensorMap map_a, const __grid_constant__ T
         async_proxy_fence();  // staging: written by threads, read by the copy engine
         named_barrier_sync(1, 128);  // staging is complete
 
-        // <text>:62:9: copy [64, 64] out
+        // <text>:64:9: copy [64, 64] out
         if (tid < 1) {
             tma_store_2d(&map_d, base + 16384, by * 64, bx * 64);
             tma_store_commit();

@@ -204,8 +204,8 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
                   const float* __restrict__ sb, int m, int k, int n, int nb, int kb) {
     extern __shared__ __align__(1024) u8 shared[];
     const int block_warp = warp_uniform(threadIdx.x / 32);
-    float* const d_s = (float*)(shared + 131072);
     float* const sa_s = (float*)(shared + 196608);
+    float* const d_s = (float*)(shared + 131072);
     const smem_ptr base = smem_address(shared);
     const smem_ptr operands_full = base + 198656, operands_empty = base + 198688;
     const u32 units_bx = (m + 127) / 128;
@@ -269,8 +269,9 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
         const int lane = threadIdx.x % 32;
         const int tid = warp * 32 + lane;
         u32 operands_slot = 0, operands_parity = 0;
+        grid_wait_previous();
 
-        // <text>:58:9: tiles of this block
+        // <text>:59:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x) {
             const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
@@ -281,13 +282,13 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
             #pragma unroll
             for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
-            // <text>:63:11: loop
+            // <text>:64:11: loop
             #pragma unroll 8
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const int s = operands_slot;
                 mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
-                // <text>:67:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
+                // <text>:68:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 1024 + group * 512);
                     const u64 b_tile = wgmma_tile(base + 65536) + (u32)(s * 1024);
@@ -326,7 +327,7 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
             if (tid < 4) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:78:11: parallel [64, 128]
+            // <text>:79:11: parallel [64, 128]
             #pragma unroll
             for (int s = 0; s < 32; ++s) {
                 const int i = warp * 16 + s % 2 * 8 + lane / 4;
@@ -342,7 +343,7 @@ gemm_fp8_e4m3_f32(const __grid_constant__ TensorMap map_a, const __grid_constant
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:86:11: copy [64, 128] out
+            // <text>:87:11: copy [64, 128] out
             if (tid < 4) {
                 tma_store_2d(&map_d, base + group * 32768 + tid * 8192 + 131072, ni * 128 + tid * 32, mi * 128 + group * 64);
                 tma_store_commit();

@@ -259,8 +259,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
         const int lane = threadIdx.x % 32;
         const int tid = warp * 32 + lane;
         u32 operands_slot = 0, operands_parity = 0;
+        grid_wait_previous();
 
-        // <text>:58:9: tiles of this block
+        // <text>:59:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x) {
             const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
@@ -271,13 +272,13 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             #pragma unroll
             for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
-            // <text>:63:11: loop
+            // <text>:64:11: loop
             #pragma unroll 8
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const int s = operands_slot;
                 mbar_wait(operands_full + 8 * operands_slot, operands_parity);
 
-                // <text>:67:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
+                // <text>:68:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 1536 + group * 512);
                     const u64 b_tile = wgmma_tile(base + 98304) + (u32)(s * 1024);
@@ -316,7 +317,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             if (tid < 2) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:78:11: parallel [64, 128]
+            // <text>:79:11: parallel [64, 128]
             {
                 const int row = warp * 16 + lane % 16;
                 const smem_ptr to = base + group * 16384 + row * 128 + 163840;
@@ -340,7 +341,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:87:11: copy [64, 128] out
+            // <text>:88:11: copy [64, 128] out
             if (tid < 2) {
                 tma_store_2d(&map_d, base + group * 16384 + tid * 8192 + 163840, ni * 128 + tid * 64, mi * 192 + group * 64);
                 tma_store_commit();

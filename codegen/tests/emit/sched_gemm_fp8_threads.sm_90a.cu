@@ -274,8 +274,9 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
         const int tid = warp * 32 + lane;
         u32 operands_slot = 0, operands_parity = 0;
         u32 scales_slot = 0, scales_parity = 0;
+        grid_wait_previous();
 
-        // <text>:56:9: tiles of this block
+        // <text>:57:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x) {
             const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
@@ -286,7 +287,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             #pragma unroll
             for (int i = 0; i < 64; ++i) acc[i] = 0.0f;
 
-            // <text>:61:11: loop
+            // <text>:62:11: loop
             #pragma unroll 8
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const int s = operands_slot;
@@ -294,7 +295,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                 const int t = scales_slot;
                 mbar_wait(scales_full + 8 * scales_slot, scales_parity);
 
-                // <text>:66:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
+                // <text>:67:13: wgmma += [64, 128] x [128, 128], e4m3 x e4m3
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 1024 + group * 512);
                     const u64 b_tile = wgmma_tile(base + 65536) + (u32)(s * 1024);
@@ -335,7 +336,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             if (tid < 2) tma_store_wait_read<0>();
             named_barrier_sync(1 + group, 128);  // staging: the last tile's store has read it
 
-            // <text>:78:11: parallel [64, 128]
+            // <text>:79:11: parallel [64, 128]
             {
                 const int row = warp * 16 + lane % 16;
                 const smem_ptr to = base + group * 16384 + row * 128 + 131072;
@@ -359,7 +360,7 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
             async_proxy_fence();  // staging: written by threads, read by the copy engine
             named_barrier_sync(1 + group, 128);  // staging is complete
 
-            // <text>:87:11: copy [64, 128] out
+            // <text>:88:11: copy [64, 128] out
             if (tid < 2) {
                 tma_store_2d(&map_d, base + group * 16384 + tid * 8192 + 131072, ni * 128 + tid * 64, mi * 128 + group * 64);
                 tma_store_commit();
@@ -374,20 +375,20 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
         u32 scales_slot = 0, scales_parity = 0;
         grid_wait_previous();
 
-        // <text>:93:9: tiles of this block
+        // <text>:94:9: tiles of this block
         #pragma unroll 1
         for (u32 unit = blockIdx.x; unit < units; unit += gridDim.x) {
             const u32 panel = unit / (8 * units_by), in_panel = unit % (8 * units_by);
             const u32 panel_rows = min_of<u32>(8, units_bx - 8 * panel);
             const int mi = (int)(8 * panel + in_panel % panel_rows);
 
-            // <text>:94:11: loop
+            // <text>:95:11: loop
             #pragma unroll 1
             for (int ki = 0; ki < (k + 127) / 128; ++ki) {
                 const int t = scales_slot;
                 mbar_wait(scales_empty + 8 * scales_slot, scales_parity ^ 1);
 
-                // <text>:96:13: parallel [128]
+                // <text>:97:13: parallel [128]
                 const float* const sa_at = sa + mi * 128 + ki * sa_stride1;
                 {
                     const int i = tid * 4;

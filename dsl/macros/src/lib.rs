@@ -16,6 +16,13 @@ pub fn kernel_fn(attr: TokenStream, item: TokenStream) -> TokenStream {
     kiln_dsl_syntax::kernel_fn(attr.into(), item.into(), root()).into()
 }
 
+/// Makes a function the schedule of a kernel on a target: `#[schedule(for = kernel, target = Sm90a)]`. Beside it stands a
+/// module of its name with `attach`.
+#[proc_macro_attribute]
+pub fn schedule(attr: TokenStream, item: TokenStream) -> TokenStream {
+    kiln_dsl_syntax::schedule(attr.into(), item.into(), root()).into()
+}
+
 /// Makes a struct the configuration of kernels, or a fieldless enum the type of a config field.
 #[proc_macro_derive(KernelConfig, attributes(tune, numerics, default))]
 pub fn kernel_config(item: TokenStream) -> TokenStream {

@@ -1,4 +1,4 @@
-//! What `#[kernel]`, `#[kernel_fn]` and `#[derive(KernelConfig)]` expand into: an ordinary, testable library.
+//! What `#[kernel]`, `#[kernel_fn]`, `#[schedule]` and `#[derive(KernelConfig)]` expand into: an ordinary, testable library.
 //!
 //! Flow: [`parse`] reads attribute and signature into data, [`check`] refuses what the language forbids, [`expand`]
 //! rewrites the body, one file a construct. Meaning is not here: every construct becomes a call of `dsl::plumbing`, with
@@ -40,6 +40,20 @@ pub fn kernel_fn(attr: TokenStream, item: TokenStream, root: TokenStream) -> Tok
         Ok(f) => expand::inline::function(f, &Paths::new(root), &mut errors),
         Err(e) => {
             errors.push(e);
+            TokenStream::new()
+        }
+    };
+    let errors = errors.tokens();
+    quote!(#errors #out)
+}
+
+/// `#[schedule(for = .., target = ..)] item`.
+pub fn schedule(attr: TokenStream, item: TokenStream, root: TokenStream) -> TokenStream {
+    let mut errors = Errors::default();
+    let out = match (syn::parse2(attr), syn::parse2::<syn::ItemFn>(item)) {
+        (Ok(header), Ok(f)) => expand::schedule::function(&header, &f, &Paths::new(root), &mut errors),
+        (header, f) => {
+            header.err().into_iter().chain(f.err()).for_each(|e| errors.push(e));
             TokenStream::new()
         }
     };

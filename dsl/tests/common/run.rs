@@ -36,7 +36,7 @@ impl From<f32> for Given {
 }
 
 /// Arguments in fresh memory.
-fn place(args: &[Given]) -> Vec<Arg> {
+pub fn place(args: &[Given]) -> Vec<Arg> {
     args.iter()
         .map(|g| match g {
             Given::Tensor(t) => {
@@ -56,13 +56,20 @@ fn text(all: &[Diagnostic]) -> String {
 /// the same bits, and the kernel must print for every target with threads.
 #[track_caller]
 pub fn run(def: &dyn KernelDef, config: &Config, args: &[Given]) -> Vec<Vec<f64>> {
+    let all: Vec<Target> = Target::ALL.into_iter().filter(|t| t.caps().is_some()).collect();
+    run_for(def, config, args, &all)
+}
+
+/// The same, printed for these targets only.
+#[track_caller]
+pub fn run_for(def: &dyn KernelDef, config: &Config, args: &[Given], targets: &[Target]) -> Vec<Vec<f64>> {
     let mut result: Option<Vec<Vec<f64>>> = None;
     for sanitize in [false, true] {
         let given = place(args);
         let bound = bind::bind(def, config, &given).unwrap_or_else(|e| panic!("{e}"));
         let built = compile::build(def, &bound.request).unwrap_or_else(|all| panic!("{}", text(&all)));
         if !sanitize {
-            for target in Target::ALL.into_iter().filter(|t| t.caps().is_some()) {
+            for &target in targets {
                 let source = compile::source(&built, target).unwrap_or_else(|all| panic!("{target:?}: {}", text(&all)));
                 assert!(source.source.text.contains("__global__"));
             }

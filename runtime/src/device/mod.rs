@@ -8,6 +8,7 @@ mod cuda;
 pub mod library;
 mod null;
 pub mod sim;
+mod vm;
 
 pub use cpu::free_host_bytes;
 pub use kiln_codegen::vm::BlockOrder;
@@ -106,7 +107,7 @@ pub struct Device {
     options: RunOptions,
 }
 
-/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80`, `sim:sm_90a` or `cuda:N`.
+/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80`, `sim:sm_90a`, `vm:sm_90a` or `cuda:N`.
 ///
 /// # Errors
 /// An unknown name, or no driver or GPU behind it.
@@ -130,6 +131,16 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
         },
         _ => match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
             Some(ordinal) => cuda::open(ordinal, settings)?,
+            None if name.starts_with("vm:") => match vm::open(&name["vm:".len()..], settings) {
+                Some(vm) => Arc::new(vm),
+                None => {
+                    return Err(Error::Unsupported {
+                        what: format!("device `{name}`"),
+                        expected: "vm:sm_80, vm:sm_90a or vm:sm_100a".into(),
+                        got: "a target without schedules".into(),
+                    });
+                }
+            },
             None if name.starts_with("sim:") => match sim::open(&name["sim:".len()..], settings) {
                 Some(sim) => Arc::new(sim),
                 None => {

@@ -67,6 +67,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                     | SchedOp::Release { .. }
                     | SchedOp::Advance { .. }
                     | SchedOp::TmaStoreWait { .. }
+                    | SchedOp::WgmmaWait { .. }
                     | SchedOp::RoleBarrier { .. }
                     | SchedOp::AsyncFence { .. }
                     | SchedOp::ClusterBarrier { .. }

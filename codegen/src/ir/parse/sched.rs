@@ -172,6 +172,7 @@ impl Parser {
                 SchedOp::TmaStore { map, at, src, dst, extents: self.counts()? }
             }
             "tma_store_wait" => SchedOp::TmaStoreWait { pending: self.count()?, written: self.eat_word("written") },
+            "wgmma_wait" => SchedOp::WgmmaWait { pending: self.count()? },
             "role_barrier" => SchedOp::RoleBarrier { reason: self.text()? },
             "async_fence" => SchedOp::AsyncFence { reason: self.text()? },
             "cluster_barrier" => SchedOp::ClusterBarrier { reason: self.text()? },
@@ -192,8 +193,9 @@ impl Parser {
                         self.sign(",")?;
                     }
                 }
+                let hold = self.eat_word("hold");
                 let scales = self.gemm_scales()?;
-                SchedOp::Wgmma { a, b, acc, set: word == "wgmma.set", scales, release }
+                SchedOp::Wgmma { a, b, acc, set: word == "wgmma.set", scales, release, hold }
             }
             _ => {
                 self.at -= 1;

@@ -130,14 +130,16 @@ impl Printer {
                 format!("{word} {reason:?}")
             }
             SchedOp::GridWait | SchedOp::GridAllow => word.to_string(),
-            SchedOp::Wgmma { a, b, acc, set: _, scales, release } => {
+            SchedOp::WgmmaWait { pending } => format!("{word} {pending}"),
+            SchedOp::Wgmma { a, b, acc, set: _, scales, release, hold } => {
                 let release: Vec<String> = release.iter().map(|(r, p)| format!("{} {p}", r.0)).collect();
                 let head = format!(
-                    "{word} {}, {} -> {} release [{}]",
+                    "{word} {}, {} -> {} release [{}]{}",
                     self.view(*a),
                     self.view(*b),
                     self.buffer(*acc),
-                    release.join(", ")
+                    release.join(", "),
+                    if *hold { " hold" } else { "" }
                 );
                 self.product(head, *acc, scales, span);
                 return;

@@ -280,6 +280,22 @@ impl Worker<'_> {
         Resolved { address, valid }
     }
 
+    fn noted_lanes(
+        &self,
+        fr: &Lanes,
+        node: &Node,
+        access: &Access,
+        r: &Resolved,
+        mask: Mask,
+        what: crate::machine::Use,
+    ) {
+        if self.agent.is_some() {
+            for lane in (0..fr.n).filter(|&l| mask.has(l) && r.valid.has(l)) {
+                self.noted(node, access, r.address[lane], 1, 1, what);
+            }
+        }
+    }
+
     pub(super) fn done(&mut self, r: Resolved) {
         self.temps.push(r.address);
     }
@@ -304,6 +320,7 @@ impl Worker<'_> {
                     None => out[lo..hi].fill(T::default()),
                 },
                 Part::Inside { lane, count, at, stride } => {
+                    w.noted(node, access, at, stride, count, crate::machine::Use::Read);
                     let side = w.side(access.place);
                     simd::read(&side, access.dtype, at, stride, &mut out[lane..lane + count], &mut bytes);
                 }
@@ -312,6 +329,7 @@ impl Worker<'_> {
         } else {
             let r = self.resolve(fr, node, access, mask);
             self.touch(fr, node, access, &r, mask, Kind::Read);
+            self.noted_lanes(fr, node, access, &r, mask, crate::machine::Use::Read);
             let side = self.side(access.place);
             let others = other.map(|r| &T::regs(&fr.regs)[r.slot]);
             match (&side, access.dtype) {
@@ -371,6 +389,7 @@ impl Worker<'_> {
                 let Part::Inside { lane, count, at, stride } = part else { return };
                 let mut part = |lo: usize, hi: usize| {
                     let first = at + stride * (lo - lane) as i64;
+                    w.noted(node, access, first, stride, hi - lo, crate::machine::Use::Write);
                     if stride == 0 && backwards {
                         // The last of the lanes in the order asked for is the first one.
                         w.write(access, first, 0, &x[lo..lo + 1]);
@@ -384,6 +403,7 @@ impl Worker<'_> {
         }
         let r = self.resolve(fr, node, access, mask);
         self.touch(fr, node, access, &r, mask, Kind::Write);
+        self.noted_lanes(fr, node, access, &r, mask, crate::machine::Use::Write);
         for k in 0..fr.n {
             let lane = if backwards { fr.n - 1 - k } else { k };
             if mask.has(lane) && r.valid.has(lane) {
@@ -406,6 +426,7 @@ impl Worker<'_> {
     ) {
         let r = self.resolve(fr, node, access, mask);
         self.touch(fr, node, access, &r, mask, Kind::Atomic);
+        self.noted_lanes(fr, node, access, &r, mask, crate::machine::Use::Atomic);
         let n = fr.n;
         let backwards = !matches!(self.shared.order, crate::vm::BlockOrder::Forward);
         let unsigned = access.dtype == DType::U32;

@@ -11,7 +11,7 @@ impl Worker<'_> {
         let forward = matches!(self.shared.order, crate::vm::BlockOrder::Forward);
         let apart = |a: &Access| a.lookup.as_ref().is_none_or(|l| l.table.place != c.to.place);
         let even = [&c.from, &c.to].iter().all(|a| Self::straight(extents.len(), a) && apart(a));
-        if self.shadow.is_some() || !forward || c.from.place == c.to.place || !even {
+        if self.shadow.is_some() || self.agent.is_some() || !forward || c.from.place == c.to.place || !even {
             return false;
         }
         match class_of(c.to.dtype) {

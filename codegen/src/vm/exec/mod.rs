@@ -12,11 +12,13 @@ mod index;
 mod mask;
 mod matrix;
 mod notice;
+mod roles;
 mod tile;
 
 use index::{along, data_lane};
 use mask::Mask;
 use notice::where_text;
+pub use roles::{Agent, class_swizzle};
 
 use super::lanes;
 use super::memory::{self, Class, Global, Lane, Regs, Side, Tile, class_of};
@@ -143,6 +145,11 @@ pub struct Worker<'p> {
     factors: [Vec<f32>; 2],
     /// Scratch of matrix products: decoded operands, the chain of a scaled one, a panel.
     matrices: [Vec<f32>; 4],
+    /// Its place among roles, in a kernel that has some.
+    agent: Option<Agent<'p>>,
+    /// Products that go on, and the accumulators they have.
+    held: Vec<roles::Held>,
+    aside: Vec<(usize, Tile)>,
 }
 
 /// A part of a strip along the innermost axis.
@@ -191,6 +198,9 @@ impl<'p> Worker<'p> {
             shadow,
             factors: Default::default(),
             matrices: Default::default(),
+            agent: None,
+            held: vec![],
+            aside: vec![],
         }
     }
 
@@ -402,6 +412,7 @@ impl<'p> Worker<'p> {
                 Class::L => self.scan::<i64>(fr, node, info, *kind, src, shape, strides, *axis, *dst, *total),
             },
             Instr::Gemm(g) => self.gemm(fr, node, g),
+            Instr::Role(op) => self.role(fr, node, op),
             Instr::Check { cond, message } => {
                 let holds = Mask::of(&fr.regs.i[cond.slot][..n]);
                 if !mask.without(holds).none() {

@@ -39,6 +39,12 @@ impl Worker<'_> {
         if self.shadow.is_some() {
             self.touch_whole(node, src, base, shape, strides, Kind::Read);
         }
+        if self.agent.is_some() {
+            for row in 0..n / inner.max(1) {
+                let at = base + row_offset(row, shape, strides);
+                self.noted(node, src, at, step, inner, crate::machine::Use::Read);
+            }
+        }
         out
     }
 

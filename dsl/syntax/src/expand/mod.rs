@@ -8,6 +8,7 @@ mod control;
 mod expr;
 pub mod inline;
 pub mod launch;
+pub mod schedule;
 mod signature;
 mod stmt;
 

@@ -29,6 +29,8 @@ pub struct Frame {
     pub used_params: BTreeSet<ParamId>,
     /// Matrix instructions.
     pub products: BTreeSet<Wgmma>,
+    /// Accumulators of products that go on, oldest first.
+    pub held: Vec<String>,
 }
 
 /// Names of a ring's barriers and of a role's position.

@@ -46,12 +46,13 @@ impl Emitter<'_> {
             SchedOp::TmaLoad { .. } => self.tma_load(id, op),
             SchedOp::TmaStore { map, at, src, extents, .. } => self.tma_store(id, *map, at, src, extents),
             SchedOp::TmaStoreWait { pending, written } => self.tma_store_wait(*pending, *written),
-            SchedOp::Wgmma { a, b, acc, set, scales, release } => {
+            SchedOp::WgmmaWait { pending } => self.wgmma_wait(*pending),
+            SchedOp::Wgmma { a, b, acc, set, scales, release, hold } => {
                 let sizes = [*a, *b].map(|v| self.k.const_extents(v).unwrap_or_default());
                 let by = format!("{} x {}", self.k.view(*a).dtype, self.k.view(*b).dtype);
                 let verb = if *set { "=" } else { "+=" };
                 self.comment(span, &format!("wgmma {verb} {:?} x {:?}, {by}", sizes[0], sizes[1]));
-                self.wgmma(id, [*a, *b], *acc, *set, *scales, release);
+                self.wgmma(id, [*a, *b], *acc, [*set, *hold], *scales, release);
             }
             SchedOp::RoleBarrier { reason } => self.role_barrier(reason),
             SchedOp::AsyncFence { reason } => {

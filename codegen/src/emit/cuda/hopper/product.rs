@@ -105,7 +105,7 @@ impl Emitter<'_> {
         id: OpId,
         [a, b]: [ViewId; 2],
         acc: BufferId,
-        set: bool,
+        [set, hold]: [bool; 2],
         scales: Option<[GemmScale; 2]>,
         release: &[(RingId, u32)],
     ) {
@@ -154,13 +154,13 @@ impl Emitter<'_> {
         let name = self.buffer(acc);
         match (&scales, &columns, &held_columns) {
             (Some(s), Some(c), Some(h)) => self.scaled(&p, &name, set, (s, c, h), release),
-            _ => self.straight(&p, &name, set, release),
+            _ => self.straight(&p, &name, [set, hold], release),
         }
         self.close();
     }
 
     /// All rows at once, into the accumulator.
-    fn straight(&mut self, p: &Product, acc: &str, set: bool, release: &[(RingId, u32)]) {
+    fn straight(&mut self, p: &Product, acc: &str, [set, hold]: [bool; 2], release: &[(RingId, u32)]) {
         self.line(format!("wgmma_pin({acc});"));
         self.line("wgmma_begin();");
         let wave = (p.waves > 1).then(|| {
@@ -176,9 +176,25 @@ impl Emitter<'_> {
             self.close();
         }
         self.line("wgmma_commit();");
+        if hold {
+            self.frame.held.push(acc.to_string());
+            return;
+        }
         self.line("wgmma_wait<0>();");
+        for held in std::mem::take(&mut self.frame.held) {
+            self.line(format!("wgmma_pin({held});"));
+        }
         self.line(format!("wgmma_pin({acc});"));
         self.early_releases(release, None, 1);
+    }
+
+    /// Waits for products that went on; their accumulators are ordinary registers again.
+    pub fn wgmma_wait(&mut self, pending: usize) {
+        self.line(format!("wgmma_wait<{pending}>();"));
+        let done = self.frame.held.len().saturating_sub(pending);
+        for held in self.frame.held.drain(..done).collect::<Vec<_>>() {
+            self.line(format!("wgmma_pin({held});"));
+        }
     }
 
     /// 64 rows after 64 rows into registers of their own, each added to the accumulator with its factors.
