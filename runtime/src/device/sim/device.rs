@@ -215,8 +215,8 @@ impl Queue for Sim {
                     _ => SimArg::Word(0),
                 },
                 SigArg::Sym { sym, .. } => SimArg::Word(syms.get(sym.0 as usize).copied().unwrap_or(0) as u64),
-                // Refused above.
-                SigArg::GridArrivals => SimArg::Word(0),
+                // Refused above, and not taken by text for targets with threads.
+                SigArg::GridArrivals | SigArg::Workspace => SimArg::Word(0),
                 SigArg::Scalar(p) => match ready.args.get(p.0 as usize) {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
