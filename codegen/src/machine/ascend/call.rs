@@ -149,6 +149,11 @@ impl Machine {
                 self.issue(Pipe::V, line, Work::Vector(Box::new(x)))
             }
             20 => self.spin(),
+            21 => {
+                let (r, from, bytes, value) = (w.region(), w.word() as usize, (w.word() as usize).min(8), w.word());
+                self.scalar_store(r, from, &value.to_le_bytes()[..bytes], line);
+                Flow::Go
+            }
             _ => return None,
         })
     }
@@ -173,6 +178,17 @@ impl Machine {
             let value = self.memories[m].bytes[offset..offset + bytes].to_vec();
             let defined = self.memories[m].defined[offset..offset + bytes].to_vec();
             self.scalar(at, &value, &defined);
+        }
+    }
+
+    /// `SetValue` of UB.
+    fn scalar_store(&mut self, r: Region, from: usize, value: &[u8], line: u32) {
+        self.count(line);
+        let at = At { core: self.current, pipe: Pipe::S, line };
+        if self.lies_in(at, "the tensor", r, Space::Ub)
+            && let Some((m, offset)) = self.touch(at, Use::Write, r, from, value.len())
+        {
+            self.memories[m].write(offset, value, &[true; 8][..value.len()]);
         }
     }
 

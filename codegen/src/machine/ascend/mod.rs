@@ -24,7 +24,7 @@ mod vector;
 
 pub use chip::{Arch, Kind, Pipe, Space};
 pub use numeric::Elem;
-pub use register::{Mask, Register};
+pub use register::{Mask, Operands, Register};
 
 use super::shadow::{Access, ConflictKind, Use, Way};
 use super::{Actor, Bundle, Clock, Code, Dice, Findings, Flow, Global, Policy, Timing};
@@ -509,9 +509,9 @@ impl Machine {
         (now, flow)
     }
 
-    /// The text of the running core has ended.
-    pub fn exit(&mut self) {
-        self.cores[self.current].state = State::Exited;
+    /// The text of a core has ended.
+    pub fn exit(&mut self, core: usize) {
+        self.cores[core].state = State::Exited;
     }
 
     fn count(&mut self, line: u32) {
@@ -528,7 +528,7 @@ impl Machine {
     pub fn spin(&mut self) -> Flow {
         let line = self.cores[self.current].line;
         self.count(line);
-        if self.abandoned && self.function.is_none() { self.wait(self.current, State::Ready) } else { Flow::Go }
+        if self.abandoned { self.wait(self.current, State::Ready) } else { Flow::Go }
     }
 
     // --- reports ---

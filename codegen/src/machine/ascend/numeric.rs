@@ -226,7 +226,8 @@ pub fn binary(e: Elem, op: Binary, a: u64, b: u64) -> Option<u64> {
         Binary::Add => x.wrapping_add(y),
         Binary::Sub => x.wrapping_sub(y),
         Binary::Mul => x.wrapping_mul(y),
-        Binary::Div => return None,
+        // By zero the chip leaves it open; all bits are as good as any.
+        Binary::Div => x.checked_div(y).unwrap_or(-1),
         Binary::Max => x.max(y),
         Binary::Min => x.min(y),
         Binary::And => x & y,

@@ -141,7 +141,7 @@ impl Machine {
     /// A register instruction, by its number in the host header; `d` is its destination.
     pub fn register(&mut self, code: u32, elem: u32, d: &mut Register, x: Operands<'_>, line: u32) {
         let (Some(at), Some(e)) = (self.in_function(line), Elem::from_number(u64::from(elem))) else { return };
-        let needs_mask = !matches!(code, 54..=57 | 61 | 62 | 80..=83 | 93..=95 | 97 | 98);
+        let needs_mask = !matches!(code, 54..=57 | 61 | 62 | 80..=85 | 93..=95 | 97 | 98);
         if needs_mask {
             self.mask_is_set(at, x.mask);
         }
@@ -235,7 +235,9 @@ impl Machine {
                 }
                 Some(out)
             }
-            80..=84 => self.load_register(at, code, e, x.word),
+            80..=85 => self.load_register(at, code, e, x.word),
+            86 if e.bytes() == 4 => Some(self.gather(at, e, x)),
+            99 if e.bytes() == 4 => return self.scatter(at, e, x),
             90..=98 => return self.store_register(at, code, e, x),
             _ => None,
         };
@@ -325,26 +327,19 @@ impl Machine {
     }
 
     fn load_register(&mut self, at: At, code: u32, e: Elem, address: u64) -> Option<Register> {
-        // Whole, one 32-bit element to all lanes, 16-bit elements to the low halves of wider lanes, one 16-bit element.
+        // Whole; one 32-bit element to all lanes; 16-bit elements to the low halves of wider lanes; one 16-bit element; bytes
+        // to the low quarters of wider lanes; one byte.
         let (bytes, align) = match code {
             80 => (WIDTH, LINE),
             81 => (4, 4),
             82 => (WIDTH / 2, LINE),
             83 => (2, 2),
-            _ => (WIDTH / 4, LINE),
+            84 => (WIDTH / 4, LINE),
+            _ => (1, 1),
         };
         let mut out = Register { bytes: [crate::machine::POISON; WIDTH], defined: [0; WIDTH / 8] };
         let Some(offset) = self.ub_byte(at, Use::Read, address, bytes, align) else { return Some(out) };
-        let Some((m, _)) = self.touch(at, Use::Read, Self::ub(), offset, bytes) else { return Some(out) };
-        let stretch = self.stretch;
-        let hidden = self.memories[m].fresh(offset, bytes).iter().find(|f| f.time == stretch).copied();
-        if let Some(f) = hidden {
-            let text = format!(
-                "loads byte {offset} of UB, which line #{} stores in the same vector function, without `LocalMemBar` between",
-                f.line
-            );
-            self.report_at(at, Code::PipeBarrier, f.line, text);
-        }
+        let Some(m) = self.load_touch(at, offset, bytes) else { return Some(out) };
         let memory = &self.memories[m];
         let element = |b: usize, n: usize| {
             let known = memory.defined[offset + b..offset + b + n].iter().all(|&d| d);
@@ -355,7 +350,8 @@ impl Machine {
             81 => (4, &|_| 0),
             82 => (4, &|b| b / 2),
             83 => (2, &|_| 0),
-            _ => (4, &|b| b / 4),
+            84 => (4, &|b| b / 4),
+            _ => (1, &|_| 0),
         };
         let taken = match code {
             80 => e.bytes(),
@@ -371,6 +367,45 @@ impl Machine {
         }
         self.moved_in_function(bytes);
         Some(out)
+    }
+
+    /// Judges a load; gives the memory.
+    fn load_touch(&mut self, at: At, offset: usize, bytes: usize) -> Option<usize> {
+        let (m, _) = self.touch(at, Use::Read, Self::ub(), offset, bytes)?;
+        let stretch = self.stretch;
+        let hidden = self.memories[m].fresh(offset, bytes).iter().find(|f| f.time == stretch).copied();
+        if let Some(f) = hidden {
+            let text = format!(
+                "loads byte {offset} of UB, which line #{} stores in the same vector function, without `LocalMemBar` between",
+                f.line
+            );
+            self.report_at(at, Code::PipeBarrier, f.line, text);
+        }
+        Some(m)
+    }
+
+    /// Elements at distances that `b` holds.
+    fn gather(&mut self, at: At, e: Elem, x: Operands<'_>) -> Register {
+        let mut out = Register::zero();
+        for b in lanes(e).filter(|&b| x.mask.has(b)) {
+            let index = x.b.lane(Elem::U32, b);
+            let address = x.word.wrapping_add(index.0 * e.bytes() as u64);
+            let Some(offset) = self.ub_byte(at, Use::Read, address, e.bytes(), e.bytes()) else { return out };
+            let Some(m) = self.load_touch(at, offset, e.bytes()) else { return out };
+            let memory = &self.memories[m];
+            let known = index.1 && memory.defined[offset..offset + e.bytes()].iter().all(|&d| d);
+            out.set_lane(e, b, (get(&memory.bytes, e, offset), known));
+        }
+        self.moved_in_function(WIDTH);
+        out
+    }
+
+    /// Elements to distances that `b` holds; of two to one place the later lane stays, as far as the chip says.
+    fn scatter(&mut self, at: At, e: Elem, x: Operands<'_>) {
+        for b in lanes(e).filter(|&b| x.mask.has(b)) {
+            let address = x.word.wrapping_add(x.b.lane(Elem::U32, b).0 * e.bytes() as u64);
+            self.store_lanes(at, address, e.bytes(), x.a, e.bytes(), std::iter::once((b, 0)));
+        }
     }
 
     fn moved_in_function(&mut self, bytes: usize) {

@@ -72,7 +72,7 @@ static __thread const kiln_core_t* kiln_lane;
 // Line of the last address that was taken, for calls that have no room for a default argument.
 static __thread uint32_t kiln_last_line;
 
-extern "C" __attribute__((visibility("default"), KILN_PLAIN)) inline void kiln_attach(
+extern "C" __attribute__((visibility("default"), KILN_PLAIN)) void kiln_attach(
     const kiln_table_t* table, kiln_thread_t* thread)
 {
     kiln = table;
@@ -82,7 +82,7 @@ extern "C" __attribute__((visibility("default"), KILN_PLAIN)) inline void kiln_a
 // A loop without instructions must end too: the compiler announces every basic block.
 #ifdef KILN_FUEL
 static __thread uint32_t kiln_fuel;
-extern "C" __attribute__((KILN_PLAIN)) inline void __sanitizer_cov_trace_pc()
+extern "C" __attribute__((KILN_PLAIN)) void __sanitizer_cov_trace_pc()
 {
     if ((++kiln_fuel & 0xffff) == 0) kiln->op(20, nullptr, 0, 0);
 }

@@ -27,7 +27,7 @@ struct UnalignRegForStore {
 };
 
 enum class MaskPattern { ALL, VL1, VL2, VL4, VL8, VL16, VL32, VL64, VL128, H, Q, ALLF };
-enum class LoadDist { DIST_NORM, DIST_BRC_B32, DIST_UNPACK_B16, DIST_BRC_B16, DIST_UNPACK4_B8 };
+enum class LoadDist { DIST_NORM, DIST_BRC_B32, DIST_UNPACK_B16, DIST_BRC_B16, DIST_UNPACK4_B8, DIST_BRC_B8 };
 enum class StoreDist {
     DIST_NORM, DIST_PACK_B32, DIST_PACK4_B32, DIST_FIRST_ELEMENT_B8, DIST_FIRST_ELEMENT_B32, DIST_FIRST_ELEMENT_B16
 };
@@ -87,7 +87,7 @@ template <class T, LoadDist D = LoadDist::DIST_NORM> inline void LoadAlign(RegTe
 {
     static_assert(D != LoadDist::DIST_BRC_B32 || sizeof(T) == 4, "elements of 32 bits");
     static_assert((D != LoadDist::DIST_UNPACK_B16 && D != LoadDist::DIST_BRC_B16) || sizeof(T) == 2, "elements of 16 bits");
-    static_assert(D != LoadDist::DIST_UNPACK4_B8 || sizeof(T) == 1, "elements of 8 bits");
+    static_assert((D != LoadDist::DIST_UNPACK4_B8 && D != LoadDist::DIST_BRC_B8) || sizeof(T) == 1, "elements of 8 bits");
     kiln_reg(80 + (uint32_t)D, kiln_type<T>::value, &r, nullptr, nullptr, nullptr, (uint64_t)p, 0, line);
 }
 template <class T, StoreDist D = StoreDist::DIST_NORM>
@@ -102,6 +102,19 @@ template <class T, DataCopyMode M>
 inline void StoreAlign(T* p, const RegTensor<T>& r, uint32_t blockStride, const MaskReg& mask, KILN_LINE)
 {
     kiln_reg(96, kiln_type<T>::value, nullptr, &r, nullptr, &mask, (uint64_t)p, blockStride, line);
+}
+// Elements of 32 bits at distances, in elements, that a register holds.
+template <class T>
+inline void Gather(RegTensor<T>& d, const T* p, const RegTensor<uint32_t>& index, const MaskReg& mask, KILN_LINE)
+{
+    static_assert(sizeof(T) == 4, "elements of 32 bits");
+    kiln_reg(86, kiln_type<T>::value, &d, nullptr, &index, &mask, (uint64_t)p, 0, line);
+}
+template <class T>
+inline void Scatter(T* p, const RegTensor<T>& a, const RegTensor<uint32_t>& index, const MaskReg& mask, KILN_LINE)
+{
+    static_assert(sizeof(T) == 4, "elements of 32 bits");
+    kiln_reg(99, kiln_type<T>::value, nullptr, &a, &index, &mask, (uint64_t)p, 0, line);
 }
 template <class T, PostLiteral P>
 inline void StoreUnAlign(T* p, const RegTensor<T>& r, UnalignRegForStore&, KILN_LINE)
@@ -166,6 +179,19 @@ inline void ShiftRights(RegTensor<T>& d, const RegTensor<T>& a, int16_t by, cons
     kiln_reg(16 + KILN_SHR, kiln_type<T>::value, &d, &a, nullptr, &mask, (uint64_t)by, 0, line);
 }
 
+template <class T, class S>
+inline void ShiftLeft(RegTensor<T>& d, const RegTensor<T>& a, const RegTensor<S>& by, const MaskReg& mask, KILN_LINE)
+{
+    static_assert(sizeof(T) == sizeof(S) && S(-1) < S(0), "by signed numbers of the same width");
+    kiln_reg(KILN_SHL, kiln_type<T>::value, &d, &a, &by, &mask, 0, 0, line);
+}
+template <class T, class S>
+inline void ShiftRight(RegTensor<T>& d, const RegTensor<T>& a, const RegTensor<S>& by, const MaskReg& mask, KILN_LINE)
+{
+    static_assert(sizeof(T) == sizeof(S) && S(-1) < S(0), "by signed numbers of the same width");
+    kiln_reg(KILN_SHR, kiln_type<T>::value, &d, &a, &by, &mask, 0, 0, line);
+}
+
 #define KILN_UNARY(NAME, OP)                                                                                      \
     template <class T> inline void NAME(RegTensor<T>& d, const RegTensor<T>& a, const MaskReg& mask, KILN_LINE)   \
     {                                                                                                             \
@@ -217,6 +243,31 @@ inline void Select(
     RegTensor<T>& d, const RegTensor<T>& ifSet, const RegTensor<T>& ifClear, const MaskReg& mask, KILN_LINE)
 {
     kiln_reg(72, kiln_type<T>::value, &d, &ifSet, &ifClear, &mask, 0, 0, line);
+}
+
+// Masks of masks. One that had no value gives one that has none.
+#define KILN_MASK(NAME, EXPRESSION)                                                                               \
+    inline void NAME(MaskReg& d, const MaskReg& a, const MaskReg& b, const MaskReg& mask)                         \
+    {                                                                                                             \
+        MaskReg out;                                                                                              \
+        for (int i = 0; i < 32; i++) {                                                                            \
+            const uint32_t x = a.bits[i], y = b.bits[i], m = mask.bits[i];                                        \
+            out.bits[i] = (uint8_t)(EXPRESSION);                                                                  \
+        }                                                                                                         \
+        out.set = a.set & b.set & mask.set;                                                                       \
+        d = out;                                                                                                  \
+    }
+KILN_MASK(And, x& y& m)
+KILN_MASK(Or, (x | y) & m)
+KILN_MASK(Xor, (x ^ y) & m)
+KILN_MASK(Select, (x & m) | (y & ~m))
+#undef KILN_MASK
+inline void Not(MaskReg& d, const MaskReg& a, const MaskReg& mask)
+{
+    MaskReg out;
+    for (int i = 0; i < 32; i++) out.bits[i] = (uint8_t)(~a.bits[i] & mask.bits[i]);
+    out.set = a.set & mask.set;
+    d = out;
 }
 
 // ---- conversion and arrangement ---------------------------------------------------------------------------

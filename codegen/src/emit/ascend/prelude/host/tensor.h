@@ -72,6 +72,10 @@ public:
     {
         return kiln_argument<T>(kiln_do(9, line, place, bytes, (uint64_t)i * sizeof(T), sizeof(T)));
     }
+    void SetValue(uint32_t i, T value, KILN_LINE) const
+    {
+        kiln_do(21, line, place, bytes, (uint64_t)i * sizeof(T), sizeof(T), kiln_bits(value));
+    }
     uint32_t GetSize() const { return (uint32_t)(bytes / sizeof(T)); }
     template <class U> LocalTensor<U> ReinterpretCast() const
     {
