@@ -7,7 +7,7 @@ use super::stage::{Slab, Ub};
 use super::tree::{BufId, Core, Pipe, Place};
 use super::vf::{self, Sites, Vf};
 use crate::emit::cuda::expr::Text;
-use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ReduceOp, Space, ValueId, ViewId, effects};
+use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ReduceOp, Space, ViewId, effects};
 
 /// An access of a body.
 struct Access {
@@ -301,11 +301,15 @@ impl Lower<'_> {
         local: &Local,
         accesses: &[Access],
     ) -> Res<()> {
-        if !self.caps.register_vectors {
-            return mem::element_loop(self, id, vars, body, local);
-        }
         let name = wish(accesses, self);
         let (sites, out) = self.sites(id, accesses, vars, local)?;
+        if !self.caps.register_vectors {
+            mem::element_loop(self, id, vars, body, &sites)?;
+            for (slab, buf) in out {
+                self.copy_out(&slab, buf, &Text::number(0));
+            }
+            return Ok(());
+        }
         let mut f = Vf::new(self, id, local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         let (call, reads, writes) = f.finish(&name);
@@ -356,7 +360,7 @@ impl Lower<'_> {
         let from = place(self, f, from).ok_or_else(|| odd(self))?;
         let to = place(self, g, to).ok_or_else(|| odd(self))?;
         if !self.caps.register_vectors {
-            return mem::reduce(self, id, op, d, &from, &to, &all, axis);
+            return mem::reduce(self, id, op, &from, &to, &all, axis);
         }
         let name = vf::capital(&k.buffer(dst).name);
         let sites = Sites::new();
@@ -533,6 +537,3 @@ pub struct Saved {
     tiles: std::collections::HashMap<crate::ir::BufferId, super::lower::Tile>,
     depth: usize,
 }
-
-/// Values that a block-level op of an element loop gives.
-pub type Results = Vec<(ValueId, Text)>;
