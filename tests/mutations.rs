@@ -108,7 +108,7 @@ impl Subject {
             },
             SigArg::Sym { sym, .. } => SimArg::Word(self.syms[sym.0 as usize] as u64),
             // No kernel here is cooperative, and texts for sm_80 have no tensor maps.
-            SigArg::GridArrivals | SigArg::TensorMap(_) => SimArg::Word(0),
+            SigArg::GridArrivals | SigArg::Workspace | SigArg::TensorMap(_) => SimArg::Word(0),
             SigArg::Scalar(p) => match &args[p.0 as usize] {
                 Arg::Scalar(x) => SimArg::Word(x.bits),
                 Arg::Tensor(_) | Arg::Absent | Arg::Workspace { .. } => SimArg::Word(0),

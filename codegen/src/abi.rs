@@ -170,6 +170,9 @@ pub enum SigArg {
     /// Address of a 32-bit word that is zero before the first launch and that only launches of one stream share: where
     /// blocks of a cooperative grid count their arrivals. It is zero or 2^31 between launches.
     GridArrivals,
+    /// Address of scratch in global memory: [`crate::emit::NpuLaunch::workspace_bytes`] for each launched block, content
+    /// undefined.
+    Workspace,
 }
 
 /// A launch that was refused: which kernel and parameter, what was expected, what came, what to do.

@@ -3,7 +3,7 @@
 //! No caching and no I/O: `runtime::compile` adds both.
 
 use crate::diag::{Diagnostic, Severity};
-use crate::emit::{Source, cuda};
+use crate::emit::{Source, ascend, cuda};
 use crate::ir::Kernel;
 use crate::pass;
 use crate::schedule::{self, Options, Reason, Schedule};
@@ -65,7 +65,7 @@ pub fn check(kernel: Kernel) -> Result<Built, Vec<Diagnostic>> {
 /// # Errors
 /// Why it keeps the portable form.
 pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
-    let Some(caps) = target.caps() else { return Err("the tile VM runs plain kernels".into()) };
+    let Some(caps) = target.caps() else { return Err(format!("`{}` has no threads to schedule", target.name())) };
     match built.schedules.get(&target) {
         Some(written) => written.clone(),
         None => schedule::automatic(&built.kernel, &caps, &Options::default()),
@@ -77,7 +77,7 @@ pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
 /// # Errors
 /// Why it keeps the portable form.
 pub fn scheduled(built: &Built, target: Target) -> Result<(Schedule, Kernel, Facts), Reason> {
-    let Some(caps) = target.caps() else { return Err("the tile VM runs plain kernels".into()) };
+    let Some(caps) = target.caps() else { return Err(format!("`{}` has no threads to schedule", target.name())) };
     // Roles that are written in the kernel leave a schedule nothing to place.
     let (s, kernel) = if built.kernel.roles.is_empty() {
         let s = schedule(built, target)?;
@@ -135,6 +135,16 @@ fn rejected(built: &Built, target: Target, reason: &Reason) -> Option<Diagnostic
 /// # Errors
 /// What the target cannot do or hold.
 pub fn source(built: &Built, target: Target) -> Result<Lowered, Vec<Diagnostic>> {
+    if target.npu().is_some() {
+        let lowered = ascend::emit(&built.kernel, &built.facts, target, &ascend::Options::default())?;
+        let reason = "cube and vector cores are scheduled while the text is made".to_string();
+        return Ok(Lowered {
+            kernel: lowered.kernel,
+            facts: built.facts.clone(),
+            source: lowered.source,
+            schedule: Err(reason),
+        });
+    }
     let reason = match scheduled(built, target) {
         Ok((schedule, kernel, facts)) => match cuda::emit(&kernel, &facts, target) {
             Ok(source) => return Ok(Lowered { kernel, facts, source, schedule: Ok(schedule) }),

@@ -170,13 +170,14 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// The chip a target's estimates are for; `None` for the VM.
+    /// The chip a target's estimates are for; `None` for the VM and for targets
+    /// without threads.
     ///
     /// Sources: NVIDIA data sheets of A100 80GB SXM, H200 SXM and B200 (dense rates), and the A100 whitepaper for the width of
     /// the second-level cache, which is taken for all.
     pub const fn of(target: Target) -> Option<Chip> {
         match target {
-            Target::Vm => None,
+            Target::Vm | Target::Ascend910b | Target::Ascend950 => None,
             Target::Sm80 => Some(Chip {
                 name: "A100",
                 units: 108,

@@ -90,7 +90,7 @@ fn simulate(text: &str, built: &Built, syms: &[i64], args: &[Arg]) -> Findings {
                 }
                 _ => SimArg::Word(0),
             },
-            SigArg::GridArrivals => SimArg::Word(0),
+            SigArg::GridArrivals | SigArg::Workspace => SimArg::Word(0),
             SigArg::Sym { sym, .. } => SimArg::Word(syms[sym.0 as usize] as u64),
             SigArg::Scalar(p) => match &args[p.0 as usize] {
                 Arg::Scalar(x) => SimArg::Word(x.bits),

@@ -508,6 +508,7 @@ fn the_compiler_takes_the_same_texts() {
             cooperative: false,
             dependent_launch: false,
             grid: GridPlan::Blocks,
+            npu: None,
         };
         let (_, report) = compiler.compile_source(&source, case.entry(), "sm_90a").unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((report.spill_bytes, report.stack_bytes), (0, 0), "{case:?}");

@@ -137,7 +137,9 @@ fn arguments(
                 SimArg::Tensor { name, access, view }
             }
             SigArg::Sym { sym, .. } => SimArg::Word(syms[k.syms[sym.0 as usize].name.as_str()] as u64),
-            SigArg::Scalar(_) | SigArg::GridArrivals => panic!("the examples have neither scalars nor grid barriers"),
+            SigArg::Scalar(_) | SigArg::GridArrivals | SigArg::Workspace => {
+                panic!("the examples have neither scalars nor grid barriers")
+            }
         });
     }
     args

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub struct Args {
     /// An operator or a kernel
     pub name: String,
-    /// Target to compile for (sm_80, sm_90a, sm_100a; vm has no text of its own)
+    /// Target to compile for (sm_80, sm_90a, sm_100a, ascend910b, ascend950; vm has no text of its own)
     #[arg(long, value_name = "T")]
     pub target: String,
     /// Which text
@@ -146,7 +146,7 @@ fn stage_text(step: &Step, target: Target, stage: Stage) -> Result<String, Failu
             "--target vm",
             "--stage plain, which is what the tile VM runs",
             "a stage only targets with threads have",
-            "add --stage plain, or choose --target sm_80, sm_90a or sm_100a",
+            "add --stage plain, or choose --target sm_80, sm_90a, sm_100a, ascend910b or ascend950",
         ));
     }
     let lowered = lower(&built, target)?;

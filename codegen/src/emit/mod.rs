@@ -1,5 +1,6 @@
 //! Emitters: scheduled IR to source text. Straight printing, no analysis, no I/O; same input, same bytes.
 
+pub mod ascend;
 pub mod cuda;
 
 use crate::abi::Signature;
@@ -23,6 +24,36 @@ pub struct Source {
     pub dependent_launch: bool,
     /// How many blocks are launched.
     pub grid: GridPlan,
+    /// What a launch on cube and vector cores needs besides; `None` on targets with threads.
+    pub npu: Option<NpuLaunch>,
+}
+
+/// Which cores of a group run a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NpuCores {
+    /// Vector cores, each a block of its own.
+    Vector,
+    /// A cube core with its two vector cores is a block.
+    Mixed,
+}
+
+/// How text for cube and vector cores is built and launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpuLaunch {
+    /// Instruction set: `--npu-arch=dav-{arch}` of the vendor's compiler, `__NPU_ARCH__` in the text.
+    pub arch: u32,
+    /// Cores of a block.
+    pub cores: NpuCores,
+    /// Bytes of [`crate::abi::SigArg::Workspace`] for each launched block; 0 if the entry takes none.
+    pub workspace_bytes: usize,
+}
+
+impl NpuLaunch {
+    /// Options of the vendor's compiler for a shared library. The text sets every flag itself, so the compiler adds none.
+    pub fn build_options(&self) -> Vec<String> {
+        let arch = format!("--npu-arch=dav-{}", self.arch);
+        ["-x", "asc", &arch, "-O2", "-std=c++17", "--cce-auto-sync=off", "-shared", "-fPIC"].map(String::from).into()
+    }
 }
 
 /// How many blocks are launched for a kernel's grid.
@@ -82,6 +113,7 @@ mod tests {
             cooperative: false,
             dependent_launch: false,
             grid,
+            npu: None,
         }
     }
 

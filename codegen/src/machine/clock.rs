@@ -146,6 +146,10 @@ impl Bundle {
         *t = (*t).max(time);
         self.memo = None;
     }
+    /// Time of `actor` that is known to be over; 0 if none is.
+    pub fn time_of(&self, actor: Actor) -> u32 {
+        self.known.get(actor as usize).copied().unwrap_or(0)
+    }
     /// Adds what another bundle holds.
     pub fn join(&mut self, other: &Bundle) {
         join(&mut self.known, &other.known);

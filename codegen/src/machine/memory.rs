@@ -252,6 +252,12 @@ impl Global {
         found
     }
 
+    /// True if this launch wrote the byte, or it had a content before.
+    pub fn is_written(&self, (tensor, offset): (usize, usize)) -> bool {
+        let t = &self.tensors[tensor];
+        t.usage != Usage::Out || t.shadow[offset / PAGE].as_ref().is_some_and(|s| s.is_written(offset % PAGE))
+    }
+
     /// Copies bytes out.
     pub fn read(&self, (tensor, offset): (usize, usize), out: &mut [u8]) {
         let t = &self.tensors[tensor];

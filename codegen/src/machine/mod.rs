@@ -12,6 +12,7 @@
 //! What it does not model: time, bank conflicts, occupancy, register limits, memory-model scopes.
 
 mod access;
+pub mod ascend;
 mod barrier;
 mod clock;
 mod cluster;

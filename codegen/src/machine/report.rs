@@ -82,11 +82,31 @@ pub enum Code {
     ExitedBlock,
     /// A thread leaves while something it started still uses the block's memory or its registers.
     LeftRunning,
+    /// A tensor or an access outside an on-chip memory, or outside the tensor an instruction was given.
+    LocalRange,
+    /// An event that is waited for without a set, set again before its wait, or left set.
+    EventBalance,
+    /// An event or flag id, or a pipe, that this core does not have.
+    EventId,
+    /// Cross-core flags that do not come out even, or too many set ahead.
+    CrossFlag,
+    /// An instruction meets the result of an earlier one of the same pipe without a barrier between.
+    PipeBarrier,
+    /// An instruction that this kind of core does not have.
+    CoreKind,
+    /// A field of an instruction outside its range.
+    Parameter,
+    /// Source and destination of one instruction overlap in part.
+    OperandOverlap,
+    /// Bytes that nothing has defined reach an output or steer the program.
+    Undefined,
+    /// Squeezes and unaligned stores that do not alternate, or are not ended.
+    UnalignedStore,
 }
 
 impl Code {
     /// All codes.
-    pub const ALL: [Code; 36] = [
+    pub const ALL: [Code; 46] = [
         Code::RaceRead,
         Code::RaceWrite,
         Code::OverwriteBeforeConsumed,
@@ -123,6 +143,16 @@ impl Code {
         Code::ClusterBarrier,
         Code::ExitedBlock,
         Code::LeftRunning,
+        Code::LocalRange,
+        Code::EventBalance,
+        Code::EventId,
+        Code::CrossFlag,
+        Code::PipeBarrier,
+        Code::CoreKind,
+        Code::Parameter,
+        Code::OperandOverlap,
+        Code::Undefined,
+        Code::UnalignedStore,
     ];
 
     /// Name in reports.
@@ -238,6 +268,36 @@ impl Code {
                 "LEFT_RUNNING",
                 "a thread leaves while something it started still uses the block's memory or its registers",
             ),
+            Code::LocalRange => (
+                "S0837",
+                "LOCAL_RANGE",
+                "a tensor or an access outside an on-chip memory, or outside the tensor an instruction was given",
+            ),
+            Code::EventBalance => (
+                "S0838",
+                "EVENT_BALANCE",
+                "an event that is waited for without a set, set again before its wait, or left set",
+            ),
+            Code::EventId => ("S0839", "EVENT_ID", "an event or flag id, or a pipe, that this core does not have"),
+            Code::CrossFlag => {
+                ("S0840", "CROSS_FLAG", "cross-core flags that do not come out even, or too many set ahead")
+            }
+            Code::PipeBarrier => (
+                "S0841",
+                "PIPE_BARRIER",
+                "an instruction meets the result of an earlier one of the same pipe without a barrier between",
+            ),
+            Code::CoreKind => ("S0842", "CORE_KIND", "an instruction that this kind of core does not have"),
+            Code::Parameter => ("S0843", "PARAMETER", "a field of an instruction outside its range"),
+            Code::OperandOverlap => {
+                ("S0844", "OPERAND_OVERLAP", "source and destination of one instruction overlap in part")
+            }
+            Code::Undefined => {
+                ("S0845", "UNDEFINED", "bytes that nothing has defined reach an output or steer the program")
+            }
+            Code::UnalignedStore => {
+                ("S0846", "UNALIGNED_STORE", "squeezes and unaligned stores that do not alternate, or are not ended")
+            }
         }
     }
 
@@ -273,6 +333,23 @@ impl Code {
             }
             Code::ClusterBarrier => Some("each thread arrives, then waits, in turn"),
             Code::DivergentBarrier => Some("every thread of the block must reach the same barrier"),
+            Code::LocalRange => Some(
+                "plan addresses within the capacity of the memory; a mixed kernel on 2201 leaves 256 bytes of UB and L1",
+            ),
+            Code::EventBalance => Some(
+                "one set, one wait, in turn, on every path; a ring sets \"free\" before its loop and waits for it after",
+            ),
+            Code::EventId => {
+                Some("ids 0 to 7 a pair of pipes; cross-core flags 0 to 15 on a pipe of the executing core")
+            }
+            Code::CrossFlag => {
+                Some("the consumer sets \"free\" first, the producer waits for the last one; at most 15 ahead")
+            }
+            Code::PipeBarrier => Some("`PipeBarrier` of that pipe, or `LocalMemBar` within a vector function"),
+            Code::CoreKind => Some("matrix instructions run on the cube core, vector instructions on vector cores"),
+            Code::OperandOverlap => Some("let them be the same or apart"),
+            Code::Undefined => Some("write the whole tile, or limit the instruction to its valid part"),
+            Code::UnalignedStore => Some("one `StoreUnAlign` after each `Squeeze`, `StoreUnAlignPost` at the end"),
             Code::UninitShared
             | Code::UninitGlobal
             | Code::SharedRange
@@ -285,7 +362,8 @@ impl Code {
             | Code::Deadlock
             | Code::SpinLimit
             | Code::ScheduleDependent
-            | Code::Unsupported => None,
+            | Code::Unsupported
+            | Code::Parameter => None,
         }
     }
 }

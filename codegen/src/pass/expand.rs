@@ -9,7 +9,12 @@ use crate::ir::{
 use crate::target::Caps;
 
 /// See the file's head.
-pub fn run(mut kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
+pub fn run(kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
+    Ok(copies(kernel))
+}
+
+/// The same for targets without threads.
+pub fn copies(mut kernel: Kernel) -> Kernel {
     for i in 0..kernel.ops.len() {
         let span = kernel.ops[i].span;
         let new = if let Op::Copy { src, dst, extents } = &kernel.ops[i].op {
@@ -24,7 +29,7 @@ pub fn run(mut kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
         };
         kernel.ops[i].op = new;
     }
-    Ok(kernel)
+    kernel
 }
 
 fn copy_loop(k: &mut Kernel, span: SpanId, src: &Region, dst: &Region, extents: Vec<usize>) -> Op {

@@ -61,6 +61,8 @@ impl Packed {
                     value as u64
                 }
                 SigArg::GridArrivals => arrivals,
+                // Only text for cube and vector cores takes one, and those launches are packed elsewhere.
+                SigArg::Workspace => 0,
                 SigArg::Scalar(param) => match ready.args.get(param.0 as usize) {
                     Some(Arg::Scalar(x)) => x.bits,
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => 0,

@@ -24,6 +24,7 @@ fn source(text: &str, entry: &str) -> Source {
         cooperative: false,
         dependent_launch: false,
         grid: GridPlan::Blocks,
+        npu: None,
     }
 }
 

@@ -13,17 +13,17 @@ pub struct Text {
     prec: u8,
 }
 
-const PRIMARY: u8 = 15;
-const UNARY: u8 = 14;
-const MUL: u8 = 13;
-const ADD: u8 = 12;
-const SHIFT: u8 = 11;
-const COMPARE: u8 = 10;
-const EQUAL: u8 = 9;
-const BIT: u8 = 7;
-const AND: u8 = 5;
-const OR: u8 = 4;
-const CHOICE: u8 = 3;
+pub(in crate::emit) const PRIMARY: u8 = 15;
+pub(in crate::emit) const UNARY: u8 = 14;
+pub(in crate::emit) const MUL: u8 = 13;
+pub(in crate::emit) const ADD: u8 = 12;
+pub(in crate::emit) const SHIFT: u8 = 11;
+pub(in crate::emit) const COMPARE: u8 = 10;
+pub(in crate::emit) const EQUAL: u8 = 9;
+pub(in crate::emit) const BIT: u8 = 7;
+pub(in crate::emit) const AND: u8 = 5;
+pub(in crate::emit) const OR: u8 = 4;
+pub(in crate::emit) const CHOICE: u8 = 3;
 
 impl Text {
     pub fn name(s: impl Into<String>) -> Text {
@@ -33,10 +33,10 @@ impl Text {
         let s = if i32::try_from(n).is_ok() { n.to_string() } else { format!("{n}ll") };
         Text { s, prec: if n < 0 { UNARY } else { PRIMARY } }
     }
-    fn of(s: String, prec: u8) -> Text {
+    pub fn of(s: String, prec: u8) -> Text {
         Text { s, prec }
     }
-    fn at(&self, prec: u8) -> String {
+    pub fn at(&self, prec: u8) -> String {
         if self.prec < prec { format!("({})", self.s) } else { self.s.clone() }
     }
     /// As the right side of a sum, which keeps its own order.
@@ -80,7 +80,7 @@ impl Text {
     pub fn over(a: &Text, by: usize) -> Text {
         if by == 1 { a.clone() } else { Text::of(format!("{} / {by}", a.at(MUL)), MUL) }
     }
-    fn binary(a: &Text, op: &str, b: &Text, prec: u8) -> Text {
+    pub fn binary(a: &Text, op: &str, b: &Text, prec: u8) -> Text {
         Text::of(format!("{} {op} {}", a.at(prec), b.at(prec + 1)), prec)
     }
     pub fn less(a: &Text, b: &Text) -> Text {

@@ -7,7 +7,7 @@
 mod access;
 mod body;
 mod collective;
-mod expr;
+pub(in crate::emit) mod expr;
 mod hopper;
 mod loops;
 mod matrix;
@@ -365,6 +365,7 @@ impl<'a> Emitter<'a> {
             dependent_launch: dependent || self.waits_for_grid(),
             cooperative: self.k.properties.launch.cooperative,
             grid: self.grid_plan(),
+            npu: None,
         }
     }
 

@@ -88,6 +88,7 @@ fn compiled(change: impl FnOnce(&mut Source)) -> Arc<Compiled> {
         cooperative: false,
         dependent_launch: false,
         grid: GridPlan::Blocks,
+        npu: None,
     };
     change(&mut source);
     Arc::new(Compiled {

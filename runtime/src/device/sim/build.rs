@@ -100,7 +100,7 @@ impl HostCompiler {
     /// The compiler is missing or refuses the text, or the cache cannot be written.
     pub fn load(&self, text: &str, entry: &str) -> Result<Arc<Program>, SimError> {
         let full = host_text(text, entry);
-        let object = self.object(&full, None)?;
+        let object = self.object(&full, &FLAGS, None)?;
         Ok(Arc::new(Program::new(&Arc::new(Object::open(&object)?), 0)?))
     }
 
@@ -111,22 +111,22 @@ impl HostCompiler {
     /// # Errors
     /// As [`Self::load`], for all of them if one is refused.
     pub fn load_together(&self, texts: &[(&str, &str)]) -> Result<Vec<Arc<Program>>, SimError> {
-        let object = Arc::new(Object::open(&self.object(&host_texts(texts), Some("-O0"))?)?);
+        let object = Arc::new(Object::open(&self.object(&host_texts(texts), &FLAGS, Some("-O0"))?)?);
         (0..texts.len()).map(|i| Program::new(&object, i).map(Arc::new)).collect()
     }
 
     /// Path of the compiled object; `level` overrides the flags.
-    fn object(&self, full: &str, level: Option<&str>) -> Result<PathBuf, SimError> {
+    pub(super) fn object(&self, full: &str, flags: &[&str], level: Option<&str>) -> Result<PathBuf, SimError> {
         let compiler = self.identify()?;
         let mut hash = Sha256::new();
-        for part in FLAGS.iter().copied().chain(level).chain([compiler.version.as_str(), full]) {
+        for part in flags.iter().copied().chain(level).chain([compiler.version.as_str(), full]) {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part.as_bytes());
         }
         let name: String = hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
         let object = self.cache.join(format!("{name}.so"));
         if !object.is_file() {
-            self.compile(full, level, &name, &object, compiler.fuel)?;
+            self.compile(full, flags, level, &name, &object, compiler.fuel)?;
         }
         Ok(object)
     }
@@ -153,7 +153,15 @@ impl HostCompiler {
         Ok(found)
     }
 
-    fn compile(&self, full: &str, level: Option<&str>, name: &str, object: &Path, fuel: bool) -> Result<(), SimError> {
+    fn compile(
+        &self,
+        full: &str,
+        flags: &[&str],
+        level: Option<&str>,
+        name: &str,
+        object: &Path,
+        fuel: bool,
+    ) -> Result<(), SimError> {
         let io = |path: &Path| {
             let path = path.to_path_buf();
             move |cause| SimError::Io { path, cause }
@@ -170,7 +178,7 @@ impl HostCompiler {
             false => &[],
         };
         let mut command = Command::new(&self.command);
-        command.args(FLAGS).args(level).args(fuel).arg("-o").arg(&partial).arg(&source).arg("-lm");
+        command.args(flags).args(level).args(fuel).arg("-o").arg(&partial).arg(&source).arg("-lm");
         let output = command.output();
         let result = match output {
             Err(cause) => Err(SimError::NoCompiler { command: self.command.clone(), cause }),
@@ -256,13 +264,13 @@ fn push_entry(out: &mut String, index: usize, function: &str) {
 
 /// A compiled object in this process.
 #[derive(Debug)]
-struct Object {
+pub(super) struct Object {
     library: Library,
     path: PathBuf,
 }
 
 impl Object {
-    fn open(path: &Path) -> Result<Self, SimError> {
+    pub(super) fn open(path: &Path) -> Result<Self, SimError> {
         // SAFETY: the object was compiled from the host prelude and emitted text, which have no initialisers.
         let library = unsafe { Library::new(path) }
             .map_err(|e| SimError::Load { path: path.to_path_buf(), cause: e.to_string() })?;
@@ -273,7 +281,7 @@ impl Object {
     ///
     /// # Safety
     /// `T` is a function pointer of the symbol's type, and is not used after the object is dropped.
-    unsafe fn symbol<T: Copy>(&self, name: &str) -> Result<T, SimError> {
+    pub(super) unsafe fn symbol<T: Copy>(&self, name: &str) -> Result<T, SimError> {
         // SAFETY: the caller vouches for the type; a pointer is copied out.
         let found = unsafe { self.library.get::<T>(name.as_bytes()) };
         found.map(|f| *f).map_err(|e| SimError::Load { path: self.path.clone(), cause: e.to_string() })

@@ -1,7 +1,7 @@
 //! The device `sim:<target>`: binds launches as every device does, emits text for its target and runs it on the machine.
 //! A launch runs to its end before it returns; findings are its error.
 
-use super::{Exploration, HostCompiler, Program, Shape, SimArg, SimError, run};
+use super::{Exploration, HostCompiler, Program, Shape, SimArg, SimError, ascend, run};
 use crate::config::Settings;
 use crate::device::null::no_graphs;
 use crate::device::{Backend, DeviceInfo, Event, EventKind, Graph, Queue, RunOptions, lock};
@@ -12,6 +12,7 @@ use kiln_codegen::bind;
 use kiln_codegen::compile::{self, Lowered};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::ParamKind;
+use kiln_codegen::machine::ascend::Arch;
 use kiln_codegen::machine::{self, Lines};
 use kiln_codegen::target::Target;
 use std::collections::HashMap;
@@ -35,7 +36,14 @@ pub(in crate::device) struct Sim {
 #[derive(Debug)]
 struct Text {
     lowered: Lowered,
-    program: Arc<Program>,
+    program: Loaded,
+}
+
+/// Compiled text, for one of the two models.
+#[derive(Clone, Debug)]
+enum Loaded {
+    Threads(Arc<Program>),
+    Cores(Arc<ascend::Program>),
 }
 
 /// Memory of a simulated device.
@@ -66,7 +74,11 @@ impl Memory for SimMemory {
 /// Opens `sim:<target>`; `None` if the target cannot be simulated.
 pub(in crate::device) fn open(target: &str, settings: &Settings) -> Option<Sim> {
     // Newer targets follow with the instructions their text uses.
-    let target = Target::parse(target).filter(|t| matches!(t, Target::Sm80 | Target::Sm90a))?;
+    let simulated = |t: &Target| match t {
+        Target::Sm80 | Target::Sm90a | Target::Ascend910b | Target::Ascend950 => true,
+        Target::Vm | Target::Sm100a => false,
+    };
+    let target = Target::parse(target).filter(simulated)?;
     let cache = settings.cache_dirs.iter().find(|d| std::fs::create_dir_all(d).is_ok());
     let cache = cache.cloned().unwrap_or_else(std::env::temp_dir).join("sim");
     Some(Sim {
@@ -118,16 +130,22 @@ impl Sim {
         })
     }
 
+    fn load(&self, lowered: &Lowered) -> std::result::Result<Loaded, SimError> {
+        let (text, entry) = (&lowered.source.text, &lowered.source.signature.entry);
+        match lowered.source.npu.as_ref().map(|n| n.arch) {
+            None => self.compiler.load(text, entry).map(Loaded::Threads),
+            Some(2201) => self.compiler.load_ascend(text, entry, Arch::A2201).map(Loaded::Cores),
+            Some(_) => self.compiler.load_ascend(text, entry, Arch::A3510).map(Loaded::Cores),
+        }
+    }
+
     fn text(&self, ready: &Ready) -> Result<Arc<Text>> {
         let key = ready.key();
         if let Some(text) = lock(&self.texts).get(&key) {
             return Ok(Arc::clone(text));
         }
         let lowered = self.lowered(ready)?;
-        let program = self
-            .compiler
-            .load(&lowered.source.text, &lowered.source.signature.entry)
-            .map_err(|e| self.error(ready.name(), e))?;
+        let program = self.load(&lowered).map_err(|e| self.error(ready.name(), e))?;
         let text = Arc::new(Text { lowered, program });
         Ok(Arc::clone(lock(&self.texts).entry(key).or_insert(text)))
     }
@@ -170,6 +188,9 @@ impl Queue for Sim {
         self.text(ready).map(drop)
     }
     fn prepare_together(&self, all: &[Ready]) -> Result<()> {
+        if self.target.npu().is_some() {
+            return all.iter().try_for_each(|ready| self.prepare(ready));
+        }
         let mut new: Vec<(BuildKey, &str, Lowered)> = vec![];
         for ready in all {
             let key = ready.key();
@@ -186,7 +207,7 @@ impl Queue for Sim {
         };
         let mut known = lock(&self.texts);
         for ((key, _, lowered), program) in new.into_iter().zip(programs) {
-            known.entry(key).or_insert_with(|| Arc::new(Text { lowered, program }));
+            known.entry(key).or_insert_with(|| Arc::new(Text { lowered, program: Loaded::Threads(program) }));
         }
         Ok(())
     }
@@ -215,8 +236,8 @@ impl Queue for Sim {
                     _ => SimArg::Word(0),
                 },
                 SigArg::Sym { sym, .. } => SimArg::Word(syms.get(sym.0 as usize).copied().unwrap_or(0) as u64),
-                // Refused above.
-                SigArg::GridArrivals => SimArg::Word(0),
+                // Refused above, and not taken by text for targets with threads.
+                SigArg::GridArrivals | SigArg::Workspace => SimArg::Word(0),
                 SigArg::Scalar(p) => match ready.args.get(p.0 as usize) {
                     Some(Arg::Scalar(x)) => SimArg::Word(x.bits),
                     Some(Arg::Absent | Arg::Tensor(_) | Arg::Workspace { .. }) | None => SimArg::Word(0),
@@ -238,7 +259,26 @@ impl Queue for Sim {
         let args = args.collect::<Result<Vec<SimArg>>>()?;
         let (cluster, shared_bytes) = (source.cluster, source.shared_bytes);
         let shape = Shape { grid, cluster, threads: source.threads, shared_bytes };
-        let found = run(&text.program, shape, &args, &self.exploration).map_err(|e| self.error(ready.name(), e))?;
+        let found = match &text.program {
+            Loaded::Threads(program) => run(program, shape, &args, &self.exploration),
+            Loaded::Cores(program) => {
+                let bytes = source.npu.as_ref().map_or(0, |n| n.workspace_bytes) * grid[0] as usize;
+                let args: Vec<ascend::Argument> = source
+                    .signature
+                    .args
+                    .iter()
+                    .zip(args)
+                    .map(|(sig, arg)| match (sig, arg) {
+                        (SigArg::Workspace, _) => ascend::Argument::Workspace { bytes },
+                        (_, SimArg::Tensor { name, access, view }) => ascend::Argument::Tensor { name, access, view },
+                        (_, SimArg::Word(w)) => ascend::Argument::Word(w),
+                        (_, SimArg::TensorMap { .. }) => ascend::Argument::Word(0),
+                    })
+                    .collect();
+                ascend::run(program, grid[0], &args, &self.exploration).map(|r| r.findings)
+            }
+        };
+        let found = found.map_err(|e| self.error(ready.name(), e))?;
         if found.is_empty() {
             return Ok(());
         }

@@ -5,6 +5,7 @@
 //! results must be equal. `unsafe` is confined to this folder: fibers, calls into the loaded object, and its call-backs.
 #![allow(unsafe_code, reason = "fibers and calls between Rust and compiled text")]
 
+pub mod ascend;
 mod build;
 mod device;
 mod fiber;
@@ -187,19 +188,33 @@ type Written = Option<(Vec<u8>, Vec<bool>)>;
 /// # Errors
 /// See [`SimError`].
 pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -> Result<Findings, SimError> {
-    let schedules = &by.schedules;
     if program.arity != args.len() {
         return Err(SimError::Arity { expected: program.arity, got: args.len() });
     }
+    let one = |schedule| run_once(program, shape, args, schedule, by.spin_limit);
+    let (mut findings, first) = explore(&by.schedules, |_| false, |global: &Global| global, one)?;
+    let mut seen = HashSet::new();
+    store(args.iter().filter_map(SimArg::tensor).filter(|t| seen.insert(t.0)).map(|t| t.2), &first);
+    let lines = program.lines(&findings.places());
+    findings.resolve(&|place| lines.get(&place).copied().unwrap_or(0));
+    Ok(findings)
+}
+
+/// Runs every schedule, and compares what they wrote but for tensors that are `scratch`: what was found, and the results of
+/// the first one.
+fn explore<T: Send>(
+    schedules: &[Schedule],
+    scratch: impl Fn(usize) -> bool,
+    global: impl Fn(&T) -> &Global,
+    one: impl Fn(Schedule) -> Result<(Findings, T), SimError> + Sync,
+) -> Result<(Findings, Vec<Written>), SimError> {
     // Schedules are independent: they run in parallel, as many as there are cores.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut runs: Vec<Result<(Findings, Global), SimError>> = Vec::new();
+    let mut runs: Vec<Result<(Findings, T), SimError>> = Vec::new();
+    let one = &one;
     for batch in schedules.chunks(cores) {
         let results: Vec<_> = std::thread::scope(|scope| {
-            let handles: Vec<_> = batch
-                .iter()
-                .map(|&schedule| scope.spawn(move || run_once(program, shape, args, schedule, by.spin_limit)))
-                .collect();
+            let handles: Vec<_> = batch.iter().map(|&schedule| scope.spawn(move || one(schedule))).collect();
             handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| Err(panicked(&*panic)))).collect()
         });
         runs.extend(results);
@@ -207,19 +222,17 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
     let mut findings = Findings::default();
     let mut first: Option<Vec<Written>> = None;
     for (run, schedule) in runs.into_iter().zip(schedules) {
-        let (found, global) = run?;
+        let (found, done) = run?;
         let clean = found.is_empty();
         findings.merge(found);
-        let results: Vec<_> = global.tensors().iter().map(|t| t.result()).collect();
+        let tensors = global(&done).tensors();
+        let results: Vec<_> = tensors.iter().map(|t| t.result()).collect();
         match &first {
-            None => {
-                store(args, &results);
-                first = Some(results);
-            }
+            None => first = Some(results),
             // After a finding the results are arbitrary, and the finding says more.
             Some(first) if clean && findings.is_empty() => {
-                for (tensor, (a, b)) in global.tensors().iter().zip(first.iter().zip(&results)) {
-                    if a != b {
+                for (i, (tensor, (a, b))) in tensors.iter().zip(first.iter().zip(&results)).enumerate() {
+                    if a != b && !scratch(i) {
                         findings.report(Code::ScheduleDependent, 0, 0, || {
                             format!("tensor `{}` differs between two schedules ({schedule:?})", tensor.name)
                         });
@@ -229,9 +242,7 @@ pub fn run(program: &Program, shape: Shape, args: &[SimArg], by: &Exploration) -
             Some(_) => {}
         }
     }
-    let lines = program.lines(&findings.places());
-    findings.resolve(&|place| lines.get(&place).copied().unwrap_or(0));
-    Ok(findings)
+    Ok((findings, first.unwrap_or_default()))
 }
 
 /// What a panic said.
@@ -289,9 +300,7 @@ fn run_once(
 }
 
 /// Writes what a run wrote to the real tensors.
-fn store(args: &[SimArg], results: &[Written]) {
-    let mut seen = HashSet::new();
-    let tensors = args.iter().filter_map(SimArg::tensor).filter(|t| seen.insert(t.0)).map(|t| t.2);
+fn store<'a>(tensors: impl Iterator<Item = &'a TensorView>, results: &[Written]) {
     for (view, result) in tensors.zip(results) {
         let (Some((bytes, written)), Some(memory)) = (result, view.memory.host()) else { continue };
         let mut at = 0;
