@@ -199,3 +199,34 @@ fn random_problems_equal_the_reference() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     assert!(run >= 15 * count, "{run} problems");
 }
+
+/// The random problems again, with rows so far apart that their offsets need 64 bits. Only the rows themselves exist.
+#[test]
+fn rows_past_two_to_the_31_equal_the_reference() {
+    let mut run = 0;
+    for op in kiln_kernels::registry() {
+        let name = op.info().name;
+        for seed in 100..112 {
+            let Some(mut p) = random::problem(name, seed) else { continue };
+            // The first three rows end beyond 2^31 elements.
+            p.gaps.values_mut().for_each(|gap| *gap = (1 << 30) + *gap);
+            if !p.gaps.keys().any(|name| p.inputs[name].shape[0] > 2) {
+                continue;
+            }
+            run += 1;
+            let problem = HostProblem { tensors: p.inputs.clone(), params: p.params.clone() };
+            let mut all = p.inputs.clone();
+            all.extend(op.reference(&problem).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}")));
+            let options = Options::default();
+            let got = device::run_strided(op.as_ref(), &p.inputs, &p.gaps, &p.params, &DefaultConfigs, &options);
+            let got = got.unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+            for output in got.keys() {
+                let metric = Metric::from(op.tolerance(output, &p.params));
+                let v = judge(output, &metric, &Comparison { case: &all, got: &got, params: &p.params });
+                assert!(v.ok, "{name}, seed {seed}, {output}: {}", v.reason);
+            }
+            break;
+        }
+    }
+    assert!(run >= 10, "{run} operators");
+}

@@ -52,7 +52,7 @@ fn placed_input(t: &HostTensor, pad: usize) -> TensorView {
     let whole = if row == 0 { 0 } else { rows * (row + gap) };
     let ranges: Vec<_> =
         (0..if row == 0 { 0 } else { rows }).map(|r| r * (row + gap)..(r * (row + gap) + row + 64.min(gap))).collect();
-    let memory = HostMemory::zeroed(whole);
+    let memory = if gap > 1 << 20 { HostMemory::in_parts(whole, &ranges) } else { HostMemory::zeroed(whole) };
     for (range, bytes) in ranges.iter().zip(t.data.chunks(row.max(1))) {
         memory.write(range.start, &[bytes, &vec![0xff; range.len() - row]].concat());
     }
