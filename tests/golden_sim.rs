@@ -7,6 +7,8 @@
 
 #[path = "golden/cases.rs"]
 mod cases;
+#[path = "golden/random.rs"]
+mod random;
 
 use cases::Golden;
 use kiln_codegen::abi::{Launcher, Plan, TensorView};
@@ -129,5 +131,57 @@ fn golden_cases_pass_on_the_simulated_chip() {
     let failures = failures.into_inner().expect("no panic");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let ops: BTreeSet<_> = cases.iter().map(|c| c.op.as_str()).collect();
-    assert!(ops.len() >= 18, "only {} operators have golden cases", ops.len());
+    assert!(ops.len() >= 32, "only {} operators have golden cases", ops.len());
+}
+
+/// Rows so far apart that their offsets need 64 bits, on a GPU: `KILN_DEVICE=cuda:0`, with 16 GiB of memory free.
+/// `golden_vm.rs` has the same on the tile VM, where only the rows themselves exist.
+#[test]
+fn rows_past_two_to_the_31_on_a_gpu() {
+    let name = std::env::var("KILN_DEVICE").unwrap_or_default();
+    if !name.starts_with("cuda:") {
+        println!("skipped: needs a GPU; KILN_DEVICE=cuda:0 names one");
+        return;
+    }
+    let device = open_with(&name, &Settings::from_env()).unwrap_or_else(|e| panic!("{e}"));
+    let mut run = vec![];
+    for op in kiln_kernels::registry() {
+        let name = op.info().name;
+        let find = |seed| random::problem(name, seed).filter(|p| p.gaps.keys().any(|n| p.inputs[n].shape[0] > 2));
+        let Some(p) = (100..112).find_map(find) else { continue };
+        let mut problem = Problem { tensors: BTreeMap::new(), params: p.params.clone() };
+        for (name, t) in &p.inputs {
+            // One tensor far apart at a time is enough: the largest gaps that three rows need.
+            let far = p.gaps.contains_key(name) && t.shape[0] > 2;
+            let gap = if far { ((1usize << 31) / (t.shape[0] - 1)).next_multiple_of(16) } else { 0 };
+            problem.tensors.insert(name.clone(), device.upload_apart(t, gap).unwrap_or_else(|e| panic!("{name}: {e}")));
+        }
+        let specs = p
+            .inputs
+            .iter()
+            .map(|(n, t)| (n.clone(), TensorSpec { name: n.clone(), dtype: t.dtype, shape: t.shape.clone() }));
+        let outputs = op.outputs(&specs.collect(), &p.params).unwrap_or_else(|e| panic!("{e}"));
+        for t in &outputs {
+            problem.tensors.insert(t.name.clone(), device.zeros(t.dtype, &t.shape).unwrap_or_else(|e| panic!("{e}")));
+        }
+        let plan = op.plan(&problem, &DefaultConfigs).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let stream = device.stream().unwrap_or_else(|e| panic!("{e}"));
+        stream.run(&plan).unwrap_or_else(|e| panic!("{name}: {e}"));
+        stream.synchronize().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let host = kiln_codegen::spec::HostProblem { tensors: p.inputs.clone(), params: p.params.clone() };
+        let mut all = p.inputs.clone();
+        all.extend(op.reference(&host).unwrap_or_else(|e| panic!("{e}")));
+        let got: Tensors = outputs
+            .iter()
+            .map(|t| (t.name.clone(), device.download(&problem.tensors[&t.name]).unwrap_or_else(|e| panic!("{e}"))))
+            .collect();
+        for output in got.keys() {
+            let metric = op.tolerance(output, &p.params).into();
+            let v = judge(output, &metric, &Comparison { case: &all, got: &got, params: &p.params });
+            assert!(v.ok, "{name}, {output}: {}", v.reason);
+        }
+        run.push(name);
+    }
+    println!("{run:?}");
+    assert!(run.len() >= 10, "{run:?}");
 }

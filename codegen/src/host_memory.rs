@@ -10,12 +10,50 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct HostMemory {
     words: Box<[AtomicU64]>,
     len_bytes: usize,
+    /// For memory that is there in parts only: the first word of each part, and where it lies in `words`, in order.
+    parts: Vec<(usize, usize)>,
 }
 
 impl HostMemory {
     /// Allocates `len_bytes` zero bytes.
     pub fn zeroed(len_bytes: usize) -> Self {
-        HostMemory { words: (0..len_bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect(), len_bytes }
+        let words = (0..len_bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        HostMemory { words, len_bytes, parts: vec![] }
+    }
+
+    /// An allocation of `len_bytes` of which only some ranges of bytes exist: for addresses that no machine has the memory
+    /// for. Ranges are given in order, the first from 0 on, apart from each other by a word or more; an access outside panics.
+    pub fn in_parts(len_bytes: usize, ranges: &[std::ops::Range<usize>]) -> Self {
+        let (mut parts, mut count) = (vec![], 0);
+        for range in ranges {
+            parts.push((range.start / 8, count));
+            count += range.end.div_ceil(8) - range.start / 8;
+        }
+        HostMemory { words: (0..count).map(|_| AtomicU64::new(0)).collect(), len_bytes, parts }
+    }
+
+    /// Where words from `first` on lie in `words`.
+    #[inline(always)]
+    fn place(&self, first: usize) -> usize {
+        if self.parts.is_empty() { first } else { self.place_in_parts(first) }
+    }
+    #[cold]
+    fn place_in_parts(&self, first: usize) -> usize {
+        let at = self.parts.partition_point(|part| part.0 <= first);
+        assert!(at > 0, "word {first} of host memory lies in no part");
+        let (start, place) = self.parts[at - 1];
+        let end = self.parts.get(at).map_or(self.words.len(), |next| next.1);
+        assert!(place + (first - start) < end, "word {first} of host memory lies in no part");
+        place + (first - start)
+    }
+    #[inline(always)]
+    fn slice(&self, first: usize, count: usize) -> &[AtomicU64] {
+        if count == 0 {
+            return &[];
+        }
+        let at = self.place(first);
+        assert!(self.parts.is_empty() || self.place(first + count - 1) == at + count - 1, "words of several parts");
+        &self.words[at..at + count]
     }
 
     /// Allocates and fills from `bytes`.
@@ -42,7 +80,8 @@ impl HostMemory {
             if byte == 0 && out.len() - done >= 8 {
                 // Whole words: the bulk of every long read.
                 let (chunks, _) = out[done..].as_chunks_mut::<8>();
-                for (chunk, cell) in chunks.iter_mut().zip(&self.words[word..]) {
+                let count = chunks.len();
+                for (chunk, cell) in chunks.iter_mut().zip(self.slice(word, count)) {
                     *chunk = cell.load(Ordering::Relaxed).to_le_bytes();
                 }
                 at += chunks.len() * 8;
@@ -50,7 +89,7 @@ impl HostMemory {
                 continue;
             }
             let take = (8 - byte).min(out.len() - done);
-            let bytes = self.words[word].load(Ordering::Relaxed).to_le_bytes();
+            let bytes = self.words[self.place(word)].load(Ordering::Relaxed).to_le_bytes();
             out[done..done + take].copy_from_slice(&bytes[byte..byte + take]);
             at += take;
             done += take;
@@ -69,7 +108,7 @@ impl HostMemory {
             let take = (8 - byte).min(bytes.len() - done);
             if take == 8 {
                 let (chunks, _) = bytes[done..].as_chunks::<8>();
-                for (chunk, cell) in chunks.iter().zip(&self.words[word..]) {
+                for (chunk, cell) in chunks.iter().zip(self.slice(word, chunks.len())) {
                     cell.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
                 }
                 at += chunks.len() * 8;
@@ -80,7 +119,7 @@ impl HostMemory {
                 w[byte..byte + take].copy_from_slice(&bytes[done..done + take]);
                 let value = u64::from_le_bytes(w);
                 let mask = ((1u64 << (take * 8)) - 1) << (byte * 8);
-                let cell = &self.words[word];
+                let cell = &self.words[self.place(word)];
                 let mut old = cell.load(Ordering::Relaxed);
                 while let Err(now) =
                     cell.compare_exchange_weak(old, (old & !mask) | value, Ordering::Relaxed, Ordering::Relaxed)
@@ -95,19 +134,19 @@ impl HostMemory {
 
     /// The 64-bit word that holds byte `8 * index`, for atomic operations on aligned elements.
     pub fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words[index]
+        &self.words[self.place(index)]
     }
 
     /// `count` 64-bit words from word `first` on.
     pub fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
-        &self.words[first..first + count]
+        self.slice(first, count)
     }
 
     /// Calls `f(i, word)` for `count` 64-bit words from word `first` on, without a copy in between.
     #[inline(always)]
     pub fn each_word(&self, first: usize, count: usize, mut f: impl FnMut(usize, u64)) {
         // Four at a time: a loop over atomics is not unrolled by itself.
-        let (fours, rest) = self.words[first..first + count].as_chunks::<4>();
+        let (fours, rest) = self.slice(first, count).as_chunks::<4>();
         for (i, cells) in fours.iter().enumerate() {
             for (k, cell) in cells.iter().enumerate() {
                 f(4 * i + k, cell.load(Ordering::Relaxed));
@@ -121,7 +160,7 @@ impl HostMemory {
     /// Sets `count` 64-bit words from word `first` on to `f(i)`.
     #[inline(always)]
     pub fn set_words(&self, first: usize, count: usize, f: impl Fn(usize) -> u64) {
-        let (fours, rest) = self.words[first..first + count].as_chunks::<4>();
+        let (fours, rest) = self.slice(first, count).as_chunks::<4>();
         for (i, cells) in fours.iter().enumerate() {
             for (k, cell) in cells.iter().enumerate() {
                 cell.store(f(4 * i + k), Ordering::Relaxed);
@@ -134,7 +173,7 @@ impl HostMemory {
 
     /// `bits` bits from bit `at` on; they lie in one 64-bit word.
     pub fn load_bits(&self, at: usize, bits: usize) -> u64 {
-        let word = self.words[at / 64].load(Ordering::Relaxed) >> (at % 64);
+        let word = self.words[self.place(at / 64)].load(Ordering::Relaxed) >> (at % 64);
         if bits == 64 { word } else { word & ((1 << bits) - 1) }
     }
 
@@ -146,7 +185,7 @@ impl HostMemory {
     /// Replaces `bits` bits from bit `at` on by `f` of them, indivisibly, and returns the old ones.
     pub fn update_bits(&self, at: usize, bits: usize, f: impl Fn(u64) -> u64) -> u64 {
         let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-        let (cell, shift) = (&self.words[at / 64], at % 64);
+        let (cell, shift) = (&self.words[self.place(at / 64)], at % 64);
         let mut old = cell.load(Ordering::Relaxed);
         loop {
             let part = (old >> shift) & mask;

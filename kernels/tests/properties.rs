@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Kernels every declared dimension of which is followed from source to sink in every case. One that leaves this list
 /// has lost its proof.
-const PROVEN: [&str; 12] = [
+const PROVEN: [&str; 21] = [
     "rmsnorm",
     "rope_partial",
     "swiglu_cast_fp8",
@@ -26,6 +26,15 @@ const PROVEN: [&str; 12] = [
     "mla_decode_sparse",
     "mla_combine",
     "topk_select",
+    "per_token_cast_fp4",
+    "per_token_cast_e5m6",
+    "mhc_expand",
+    "mhc_mix_product",
+    "mhc_mix_streams",
+    "mhc_sinkhorn",
+    "mhc_post",
+    "mhc_head_mix",
+    "mla_prefill_sparse",
 ];
 
 #[test]

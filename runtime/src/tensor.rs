@@ -26,6 +26,32 @@ impl Device {
         Ok(TensorView::contiguous(tensor.dtype, &tensor.shape, memory))
     }
 
+    /// As [`Device::upload`], with `gap` elements of zero bytes behind each piece of the first axis.
+    ///
+    /// # Errors
+    /// As there, and elements of half a byte that would end within one.
+    pub fn upload_apart(&self, tensor: &HostTensor, gap: usize) -> Result<TensorView> {
+        let rows = tensor.shape.first().copied().unwrap_or(1);
+        let row = tensor.num_elements() / rows.max(1);
+        let (piece, step) = (tensor.dtype.bytes(row), tensor.dtype.bytes(row + gap));
+        if piece * rows != tensor.data.len() || step * 8 != (row + gap) * tensor.dtype.bits() {
+            return Err(Error::Tensor {
+                what: format!("upload of {} {:?} with gaps of {gap}", tensor.dtype, tensor.shape),
+                expected: "pieces of whole bytes".into(),
+                got: format!("{} bytes", tensor.data.len()),
+            });
+        }
+        let memory = self.alloc(rows * step)?;
+        for (i, bytes) in tensor.data.chunks(piece.max(1)).enumerate() {
+            self.write(&*memory, i * step, bytes)?;
+        }
+        let mut view = TensorView::contiguous(tensor.dtype, &tensor.shape, memory);
+        if let Some(stride) = view.strides.first_mut() {
+            *stride = row + gap;
+        }
+        Ok(view)
+    }
+
     /// A contiguous tensor of zero bytes.
     ///
     /// # Errors

@@ -44,15 +44,19 @@ pub fn run(
     run_strided(op, inputs, &BTreeMap::new(), params, configs, options)
 }
 
-/// The tensor in memory, with `pad` elements of ones (NaN, for floats) behind each piece of its first axis.
+/// The tensor in memory, with `pad` elements of ones (NaN, for floats) behind each piece of its first axis. Of large gaps only
+/// the words beside the pieces exist.
 fn placed_input(t: &HostTensor, pad: usize) -> TensorView {
     let rows = t.shape.first().copied().unwrap_or(1).max(1);
     let (row, gap) = (t.data.len() / rows, t.dtype.bytes(pad));
-    let bytes: Vec<u8> = match row {
-        0 => vec![],
-        _ => t.data.chunks(row).flat_map(|r| [r, &vec![0xff; gap]].concat()).collect(),
-    };
-    let mut view = TensorView::contiguous(t.dtype, &t.shape, Arc::new(HostMemory::from_bytes(&bytes)));
+    let whole = if row == 0 { 0 } else { rows * (row + gap) };
+    let ranges: Vec<_> =
+        (0..if row == 0 { 0 } else { rows }).map(|r| r * (row + gap)..(r * (row + gap) + row + 64.min(gap))).collect();
+    let memory = if gap > 1 << 20 { HostMemory::in_parts(whole, &ranges) } else { HostMemory::zeroed(whole) };
+    for (range, bytes) in ranges.iter().zip(t.data.chunks(row.max(1))) {
+        memory.write(range.start, &[bytes, &vec![0xff; range.len() - row]].concat());
+    }
+    let mut view = TensorView::contiguous(t.dtype, &t.shape, Arc::new(memory));
     view.strides[0] += pad;
     view
 }
