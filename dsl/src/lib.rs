@@ -68,7 +68,7 @@
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
-//! | `matrix` `gather` `select` | matrix products, looked-up rows, top-k |
+//! | `matrix` `gather` `select` `precise` | matrix products, looked-up rows, top-k, exact exponentials |
 //! | `loops` `tiles` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |
 //! | `session` | the builder state of this thread |
@@ -93,6 +93,7 @@ mod ops;
 #[doc(hidden)]
 mod packed;
 pub mod plumbing;
+mod precise;
 pub mod prelude;
 mod scalar;
 mod select;
