@@ -22,11 +22,13 @@ const LN_2_PARTS: [f32; 2] = [f32::from_bits(0x3f31_7180), f32::from_bits(0x3717
 /// `e^x`. The exponent of two is kept in two parts, so large arguments lose nothing.
 #[kernel_fn]
 pub fn exp_precise(x: V<F32>) -> V<F32> {
+    // Far below, where the result is 0 already, products would overflow.
+    let x = select(x < -110.0, -110.0, x);
     let high = x * LOG2_E;
     let low = fma(x, LOG2_E, -high) + x * LOG2_E_REST;
     let e = exp2(high);
-    // Where the result is 0, infinite or NaN the correction has no meaning.
-    select(e > 0.0 && e < f32::INFINITY, fma(e, low * LN_2, e), e)
+    // Infinity stays as it is.
+    select(e < f32::INFINITY, fma(e, low * LN_2, e), e)
 }
 
 /// `ln(1 + x)` for `x` in `-1/2 ..= 1`, by the series of the inverse hyperbolic tangent: no digits are lost near 0.

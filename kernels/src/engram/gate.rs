@@ -8,7 +8,7 @@
 //! their product `weight_fused` `[m, h]` f32; `gate` `[t, m]` f32; `y` `[t, m, h]` bf16.
 //! *Cost*: 6 bytes moved per element and stream, and `v` once; memory bound.
 //! *Numerics*: f32 inside, sums in the kernel's declared order, one rounding at the store. A product of two bf16 is exact in f32.
-//! *Schedule*: a block a row; the row stays in registers between the sums and the store.
+//! *Schedule*: a block a token, its streams one after another; a row stays in registers between the sums and the store.
 //! *Source*: Cheng et al., Conditional memory via scalable lookup, 2026.
 
 use crate::numeric::round::f32_tensor;
@@ -34,7 +34,7 @@ pub struct EngramConfig {
 }
 
 /// Gates rows.
-#[kernel(dims(m: fixed, h: fixed), deterministic, batch_invariant(t))]
+#[kernel(dims(h: fixed), deterministic, batch_invariant(t))]
 pub fn engram_gate<W: Float>(
     cfg: &EngramConfig,
     x: In![Bf16; t, m, h],
@@ -47,29 +47,30 @@ pub fn engram_gate<W: Float>(
     eps: Scalar![F32],
     floor: Scalar![F32],
 ) {
-    // Streams of a token follow each other, so that the value is read from memory once.
-    let b = grid(t * m);
-    let (r, s) = (b / m, b % m);
+    let r = grid(t);
     warps(cfg.warps);
     let xf = frag::<F32, 1>([h]);
     let kf = frag::<F32, 1>([h]);
-    copy_cast(x.pick(r).pick(s), xf);
-    copy_cast(key.pick(r).pick(s), kf);
-    let xx = tile_sum([h], |j| xf[j] * xf[j]);
-    let kk = tile_sum([h], |j| kf[j] * kf[j]);
-    let dot = tile_sum([h], |j| {
-        let w = hidden[(s, j)].to::<F32>();
-        let w = if let Some(embed) = embed { w * embed[(s, j)].to::<F32>() } else { w };
-        xf[j] * w * kf[j]
-    });
     let inverse = |sum: V<F32>| -> V<F32> { rsqrt(sum * (1.0 / h as f32) + eps) };
-    let dot = dot * inverse(xx) * inverse(kk) * (1.0 / (h as f32).sqrt());
-    let size = sqrt(max(abs(dot), floor));
-    let signed = select(dot > 0.0, size, select(dot < 0.0, -size, 0.0));
-    let g = 1.0 / (1.0 + exp_precise(-signed));
-    gate[(r, s)] = g;
-    for j in parallel([h]) {
-        y[(r, s, j)] = (xf[j] + g * value[(r, j)].to::<F32>()).to::<Bf16>();
+    // One stream after another, so that the value is read from memory once.
+    for s in 0..m {
+        copy_cast(x.pick(r).pick(s), xf);
+        copy_cast(key.pick(r).pick(s), kf);
+        let xx = tile_sum([h], |j| xf[j] * xf[j]);
+        let kk = tile_sum([h], |j| kf[j] * kf[j]);
+        let dot = tile_sum([h], |j| {
+            let w = hidden[(s, j)].to::<F32>();
+            let w = if let Some(embed) = embed { w * embed[(s, j)].to::<F32>() } else { w };
+            xf[j] * w * kf[j]
+        });
+        let dot = dot * inverse(xx) * inverse(kk) * (1.0 / (h as f32).sqrt());
+        let size = sqrt(max(abs(dot), floor));
+        let signed = select(dot > 0.0, size, select(dot < 0.0, -size, 0.0));
+        let g = 1.0 / (1.0 + exp_precise(-signed));
+        gate[(r, s)] = g;
+        for j in parallel([h]) {
+            y[(r, s, j)] = (xf[j] + g * value[(r, j)].to::<F32>()).to::<Bf16>();
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 //! *Schedule*: an index a thread.
 //! *Source*: Cheng et al., Conditional memory via scalable lookup, 2026.
 
-use crate::problem as p;
 use crate::numeric::round::i32_tensor;
+use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
@@ -130,7 +130,8 @@ impl OpSpec for EngramHash {
             let one = |i| if wide { t.bits(i) as i64 } else { i64::from(t.bits(i) as u32 as i32) };
             (0..t.num_elements()).map(one).collect()
         };
-        let [ids, multipliers, vocab, offsets] = ["ngram_token_ids", "multipliers", "vocab_sizes", "offsets"].map(whole);
+        let [ids, multipliers, vocab, offsets] =
+            ["ngram_token_ids", "multipliers", "vocab_sizes", "offsets"].map(whole);
         let columns = (g - 1) * tables;
         let mut out = vec![];
         for l in 0..layers {

@@ -365,7 +365,9 @@ impl OpSpec for MoeExpandReduce {
                 Tolerance::Fp8Codes { max_code_step: 1, max_mismatch_fraction: 0.01 }
             }
             // f32 sums of a few products; those that cancel are judged by their terms' size.
-            ("reduced", Some(ParamValue::Text(t))) if t == "f32" => Tolerance::AllCloseOr { abs: 1e-6, rel: 1e-6, cos_diff: None },
+            ("reduced", Some(ParamValue::Text(t))) if t == "f32" => {
+                Tolerance::AllCloseOr { abs: 1e-6, rel: 1e-6, cos_diff: None }
+            }
             ("reduced", _) => Tolerance::AllCloseOr { abs: 1e-6, rel: 1.01 / 128.0, cos_diff: None },
             _ => Tolerance::BitExact,
         }
@@ -373,9 +375,9 @@ impl OpSpec for MoeExpandReduce {
     fn cases(&self) -> Vec<Case> {
         // Slots in a permuted order with holes: slot `i` of all goes to position `i·7 mod n` if `i·5 mod 4` is not 0.
         let maps = |t: usize, k: usize, n: usize| {
-            let pos: Vec<f64> =
-                (0..t * k).map(|i| if i * 5 % 4 == 0 { -1.0 } else { (i * 7 % n) as f64 }).collect();
-            let expert: Vec<f64> = (0..n).map(|p| if pos.contains(&(p as f64)) { (p % 3) as f64 } else { -1.0 }).collect();
+            let pos: Vec<f64> = (0..t * k).map(|i| if i * 5 % 4 == 0 { -1.0 } else { (i * 7 % n) as f64 }).collect();
+            let expert: Vec<f64> =
+                (0..n).map(|p| if pos.contains(&(p as f64)) { (p % 3) as f64 } else { -1.0 }).collect();
             [
                 p::filled("token_topk_to_pos", Data::I32, &[t, k], Fill::Values(pos)),
                 p::filled("pos_to_expert", Data::I32, &[n], Fill::Values(expert)),
@@ -394,13 +396,24 @@ impl OpSpec for MoeExpandReduce {
         let (bf16, f32, fp8) = (Data::Bf16, Data::F32, Data::E4m3);
         vec![
             make("no_tokens", [0, 2, 16], vec![rows("x", bf16, 0, 64), rows("y", bf16, 16, 64)], "bf16"),
-            make("t5_k8_h7168", [5, 8, 64], vec![rows("x", bf16, 5, 7168), rows("y", bf16, 64, 7168), weights(5, 8)], "bf16"),
+            make(
+                "t5_k8_h7168",
+                [5, 8, 64],
+                vec![rows("x", bf16, 5, 7168), rows("y", bf16, 64, 7168), weights(5, 8)],
+                "bf16",
+            ),
             make("odd_h", [13, 3, 64], vec![rows("x", bf16, 13, 77), rows("y", bf16, 64, 77), weights(13, 3)], "bf16"),
             make("wide_rows", [2, 2, 9], vec![rows("x", f32, 2, 10_000), rows("y", f32, 9, 10_000)], "f32"),
             make(
                 "fp8_rows_and_scales",
                 [9, 4, 64],
-                vec![rows("x", fp8, 9, 96), rows("sf", f32, 9, 3), rows("y", fp8, 64, 96), rows("y_sf", f32, 64, 3), weights(9, 4)],
+                vec![
+                    rows("x", fp8, 9, 96),
+                    rows("sf", f32, 9, 3),
+                    rows("y", fp8, 64, 96),
+                    rows("y_sf", f32, 64, 3),
+                    weights(9, 4),
+                ],
                 "bf16",
             ),
             make(
@@ -412,11 +425,7 @@ impl OpSpec for MoeExpandReduce {
             make(
                 "to_fp8",
                 [7, 3, 32],
-                vec![
-                    rows("y", bf16, 32, 64),
-                    weights(7, 3),
-                    p::filled("reduced_sf", f32, &[1], Fill::Constant(0.25)),
-                ],
+                vec![rows("y", bf16, 32, 64), weights(7, 3), p::filled("reduced_sf", f32, &[1], Fill::Constant(0.25))],
                 "e4m3",
             ),
         ]
@@ -431,7 +440,10 @@ impl OpSpec for MoeExpandReduce {
     fn bench_case(&self, shape: &[(String, usize)]) -> Result<Case, OpError> {
         // Every slot has a position: a permutation of all.
         let [t, k, h, reduce] = p::bench_sizes(OP, shape, ["tokens", "topk", "hidden", "reduce"])?;
-        let n = t.checked_mul(k).filter(|&n| n < 1 << 31).ok_or_else(|| p::refuse(OP, "too many slots; expected below 2^31"))?;
+        let n = t
+            .checked_mul(k)
+            .filter(|&n| n < 1 << 31)
+            .ok_or_else(|| p::refuse(OP, "too many slots; expected below 2^31"))?;
         // 7919 is prime, so that its multiples reach every position unless it divides their number.
         let stride = if n.is_multiple_of(7919) { 1 } else { 7919 };
         let to: Vec<f64> = (0..n).map(|i| (i * stride % n.max(1)) as f64).collect();

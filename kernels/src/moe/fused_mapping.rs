@@ -10,8 +10,8 @@
 //! `n` is the parameter `num_expanded_tokens`, or the most that can be needed, `⌊(t·k + (alignment−1)·experts)/alignment⌋ ·
 //! alignment`; what is not needed is padding at the end.
 //! *Cost*: latency: ids are read twice.  *Numerics*: integers.
-//! *Schedule*: cooperative. Blocks count their part of the slots, meet, add up the counts of the blocks before them, and place
-//! their slots: by counts of windows of slots, and by comparing slots inside a window.
+//! *Schedule*: two launches. Blocks count their part of the slots; then each adds up the counts of the blocks before it and
+//! places its slots, by counts of windows of slots and by comparing slots inside a window.
 //! *Source*: the published interface of TileKernels.
 
 use super::gate::integers;
@@ -38,7 +38,7 @@ pub struct MappingConfig {
     /// Slots that are compared with each other.
     #[tune(128, 64)]
     pub window: usize,
-    /// Blocks at most; all of them must fit the device together.
+    /// Blocks at most: each reads what all counted.
     #[tune(128, 64)]
     pub blocks: usize,
     /// Steps of a block.
@@ -53,15 +53,49 @@ fn expert_of(ids: Gm<I64, 1>, at: Ix, experts: usize) -> V<I32> {
     select(id >= 0 && id < experts as i64, id, -1i64).to::<I32>()
 }
 
-/// Places slots.
-#[kernel(cooperative, dims(e: fixed), deterministic)]
-pub fn moe_fused_mapping(
+/// Counts each block's slots of each expert, and clears all positions: what no slot overwrites afterwards is padding.
+#[kernel(dims(e: fixed), deterministic)]
+pub fn moe_mapping_count(
     cfg: &MappingConfig,
     ids: In![I64; slots],
-    counts: InOut![I32; blocks, e],
+    counts: Out![I32; blocks, e],
     pos_to_expert: Out![I32; n],
     pos_to_token: Out![I32; n],
     pos_to_slot: Out![I32; n],
+) {
+    warps(cfg.warps);
+    let step = cfg.warps * 32;
+    let b = grid(blocks);
+    let own = shared::<U32, 1>([e]);
+    zero(own);
+    for c in 0..cfg.steps {
+        for i in parallel([step]) {
+            let id = expert_of(ids, (b * cfg.steps + c) * step + i, e);
+            if id >= 0 {
+                own.atomic_add(id.clamp_index(0, e - 1), 1);
+            }
+        }
+    }
+    for x in parallel([e]) {
+        counts[(b, x)] = own[x].to::<I32>();
+    }
+    let share = n.div_ceil(blocks);
+    for i in spread((b * share).min(n)..((b + 1) * share).min(n)) {
+        pos_to_expert[i] = -1;
+        pos_to_token[i] = -1;
+        pos_to_slot[i] = -1;
+    }
+}
+
+/// Places slots.
+#[kernel(dims(e: fixed), deterministic)]
+pub fn moe_mapping_place(
+    cfg: &MappingConfig,
+    ids: In![I64; slots],
+    counts: In![I32; blocks, e],
+    pos_to_expert: InOut![I32; n],
+    pos_to_token: InOut![I32; n],
+    pos_to_slot: InOut![I32; n],
     slot_to_pos: Out![I32; slots],
     start: Out![I32; e],
     end: Out![I32; e],
@@ -71,31 +105,8 @@ pub fn moe_fused_mapping(
 ) {
     warps(cfg.warps);
     let step = cfg.warps * 32;
-    let chunk = step * cfg.steps;
     let b = grid(blocks);
-    let lo = b * chunk;
-
-    let own = shared::<U32, 1>([e]);
-    zero(own);
-    for c in 0..cfg.steps {
-        for i in parallel([step]) {
-            let id = expert_of(ids, lo + c * step + i, e);
-            if id >= 0 {
-                own.atomic_add(id.clamp_index(0, e - 1), 1);
-            }
-        }
-    }
-    for x in parallel([e]) {
-        counts[(b, x)] = own[x].to::<I32>();
-    }
-    // Padding is what no slot overwrites after the blocks have met.
-    let share = n.div_ceil(blocks);
-    for i in spread((b * share).min(n)..((b + 1) * share).min(n)) {
-        pos_to_expert[i] = -1;
-        pos_to_token[i] = -1;
-        pos_to_slot[i] = -1;
-    }
-    grid_sync();
+    let lo = b * (step * cfg.steps);
 
     // Counts of all blocks and of those before this one, a few blocks a thread.
     let parts = host!((step / e).max(1));
@@ -232,21 +243,28 @@ struct Shape {
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     let ids = p::input(OP, specs, "topk_idx", &[Data::I64], 2)?;
     let [tokens, k] = [ids.shape[0], ids.shape[1]];
-    let (experts, alignment) = (p::count(OP, params, "num_experts", None)?, p::count(OP, params, "alignment", Some(1))?);
+    let (experts, alignment) =
+        (p::count(OP, params, "num_experts", None)?, p::count(OP, params, "alignment", Some(1))?);
     if experts > 1024 || k == 0 {
-        return Err(p::refuse(OP, format!("{experts} experts, {k} slots a token; expected at most 1024 and at least 1")));
+        return Err(p::refuse(
+            OP,
+            format!("{experts} experts, {k} slots a token; expected at most 1024 and at least 1"),
+        ));
     }
     let most = (tokens * k + (alignment - 1) * experts) / alignment * alignment;
     if most > i32::MAX as usize {
-        return Err(p::refuse(OP, format!("{tokens} tokens of {k} slots need up to {most} positions; expected below 2^31")));
+        return Err(p::refuse(
+            OP,
+            format!("{tokens} tokens of {k} slots need up to {most} positions; expected below 2^31"),
+        ));
     }
     let positions = p::count(OP, params, "num_expanded_tokens", Some(most.max(1)))?;
     let positions = if params.contains_key("num_expanded_tokens") { positions } else { most };
     Ok(Shape { tokens, k, experts, alignment, positions })
 }
 
-/// Blocks of a cooperative grid over `work` items, `step` at a time, and the steps of each: a power of two, so that few
-/// sizes are built.
+/// Blocks of a grid over `work` items, `step` at a time, and the steps of each: a power of two, so that few sizes are
+/// built.
 pub(super) fn spread_steps(work: usize, step: usize, most_blocks: usize) -> (usize, usize) {
     let steps = work.div_ceil((step * most_blocks).max(1)).max(1).next_power_of_two();
     (work.div_ceil(step * steps).max(1), steps)
@@ -271,7 +289,7 @@ impl OpSpec for MoeFusedMapping {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![moe_fused_mapping::kernel()]
+        vec![moe_mapping_count::kernel(), moe_mapping_place::kernel()]
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -282,21 +300,27 @@ impl OpSpec for MoeFusedMapping {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let kernel = moe_fused_mapping::kernel();
+        let kernel = moe_mapping_place::kernel();
         let slots = s.tokens * s.k;
         let mut config = p::choose(configs, &kernel, &[("slots", slots), ("e", s.experts)]);
+        // Few slots need few threads; a step holds whole windows.
+        p::at_most(&mut config, "warps", slots.div_ceil(32).next_power_of_two().max(4));
         let (blocks, steps) = spread_steps(slots, field(&config, "warps") * 32, field(&config, "blocks"));
         p::set(&mut config, "steps", ConfigValue::Int(steps));
-        let flat = |name: &str| -> Result<Arg, OpError> {
-            Ok(Arg::Tensor(p::flat(OP, name, p::view(OP, problem, name)?)?))
-        };
-        let shape = vec![blocks, s.experts];
-        let mut args = vec![flat("topk_idx")?, Arg::Workspace { index: 0, dtype: Data::I32, shape, offset_bytes: 0 }];
-        for name in POSITIONS.iter().chain(&["token_topk_to_pos"]).chain(&RANGES) {
+        let flat =
+            |name: &str| -> Result<Arg, OpError> { Ok(Arg::Tensor(p::flat(OP, name, p::view(OP, problem, name)?)?)) };
+        let counts = Arg::Workspace { index: 0, dtype: Data::I32, shape: vec![blocks, s.experts], offset_bytes: 0 };
+        let mut args = vec![flat("topk_idx")?, counts];
+        for name in POSITIONS {
+            args.push(flat(name)?);
+        }
+        let count = Launch { kernel: moe_mapping_count::kernel(), config: config.clone(), args: args.clone() };
+        for name in ["token_topk_to_pos"].iter().chain(&RANGES) {
             args.push(flat(name)?);
         }
         args.extend([s.k, s.alignment].map(|x| Arg::Scalar(Literal { dtype: Data::I32, bits: x as u64 })));
-        Ok(Plan { steps: vec![Launch { kernel, config, args }], workspaces: vec![blocks * s.experts * 4] })
+        let steps = vec![count, Launch { kernel, config, args }];
+        Ok(Plan { steps, workspaces: vec![blocks * s.experts * 4] })
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
@@ -312,8 +336,7 @@ impl OpSpec for MoeFusedMapping {
     }
     fn cases(&self) -> Vec<Case> {
         let make = |id: &str, [t, k, e, alignment]: [usize; 4], fill: Fill| {
-            let params =
-                [("num_experts", ParamValue::Int(e as i64)), ("alignment", ParamValue::Int(alignment as i64))];
+            let params = [("num_experts", ParamValue::Int(e as i64)), ("alignment", ParamValue::Int(alignment as i64))];
             p::case(id, vec![p::filled("topk_idx", Data::I64, &[t, k], fill)], &params)
         };
         let bounded = |mut case: Case, n: i64| {

@@ -17,8 +17,8 @@
 //! *Cost*: the logits are read once: 4 bytes an expert and token, memory bound.
 //! *Numerics*: f32. Exponentials and logarithms keep their relative precision. Logits must be finite; a launch with others
 //! fails with a message.
-//! *Schedule*: a row belongs to a group of lanes, eight experts a lane; everything stays in registers. With groups their
-//! scores pass through shared memory once.
+//! *Schedule*: a row belongs to a group of lanes, eight experts a lane; ranking stays in registers, but for the groups' scores.
+//! The chosen ids then go through shared memory to one thread a slot.
 //! *Source*: DeepSeek-V3 Technical Report, 2024, section 2.1.2.
 
 use super::rank::{best_columns, group_scores, live_key, rows_at_once, warps_for};
@@ -65,6 +65,9 @@ pub struct GateConfig {
     /// Every token's experts are given, so nothing is ranked.
     #[default(false)]
     pub given: bool,
+    /// Ids become those of one rank.
+    #[default(false)]
+    pub local: bool,
 }
 
 /// Where a token's experts come from, if not from ranking, and where they go.
@@ -84,9 +87,9 @@ struct Routes {
 struct Ranks {
     scale: V<F32>,
     ep_rank: V<I64>,
-    per_rank: V<I64>,
-    tp_rank: V<I64>,
-    tp_ranks: V<I64>,
+    per_rank: V<I32>,
+    tp_rank: V<I32>,
+    tp_ranks: V<I32>,
 }
 
 /// Score of a logit; `softmax` holds the row's largest logit and the sum of exponentials.
@@ -101,13 +104,13 @@ fn score(z: V<F32>, scoring: Scoring, softmax: Option<(V<F32>, V<F32>)>) -> V<F3
 
 /// The local id of an expert on this rank, or -1: see `moe_misc`.
 #[kernel_fn]
-pub(super) fn local_id(id: V<I64>, per_rank: V<I64>, tp_rank: V<I64>, tp_ranks: V<I64>) -> V<I64> {
+pub(super) fn local_id(id: V<I32>, per_rank: V<I32>, tp_rank: V<I32>, tp_ranks: V<I32>) -> V<I32> {
     let span = per_rank * tp_ranks;
     let mine = id >= 0 && (id / per_rank) % tp_ranks == tp_rank;
     let v = id - tp_rank * per_rank;
     // The quotient of a negative number would be rounded up, but those are not kept.
     let v = v - (v / span) * (span - per_rank);
-    select(mine && v >= 0, v, -1i64)
+    select(mine && v >= 0, v, -1)
 }
 
 /// The gate of the rows of a block.
@@ -189,54 +192,69 @@ fn gate_rows(
         }
     }
 
-    for i in parallel([rows]) {
+    // From here on a slot has a thread: a row's lanes would all do the same.
+    let ranked = shared::<I32, 2>([rows, k]);
+    if !cfg.given {
+        for i in parallel([rows]) {
+            for slot in unroll(0..k) {
+                ranked[(i, slot)] = chosen[slot][i];
+            }
+        }
+    }
+    let picked = shared::<I32, 2>([rows, k]);
+    let scores = shared::<F32, 2>([rows, k]);
+    for (i, slot) in parallel([rows, k]) {
+        let row = r0 + i;
+        let id = if cfg.given { lit(-1) } else { ranked[(i, slot)] };
+        let id = if let Some(table) = routes.table
+            && let Some(tokens) = routes.tokens
+        {
+            table.get_or((tokens[row], slot), -1)
+        } else {
+            id
+        };
+        let id = if let Some(rows) = routes.fixed_rows
+            && let Some(fixed) = routes.fixed
+        {
+            let given = fixed[(row, slot)];
+            select(rows[row], select(given >= 0 && given < e as i64, given, -1i64).to::<I32>(), id)
+        } else {
+            id
+        };
+        let real = id >= 0 && id < e as i32;
+        let pair =
+            host!(extremes.map(|(top, sum): (Tile<F32, Frag, 1>, Tile<F32, Frag, 1>)| (top.load_(i), sum.load_(i))));
+        picked[(i, slot)] = select(real, id, -1);
+        scores[(i, slot)] = select(real, score(logits.get_or((row, id), 0.0), cfg.scoring, pair), 0.0);
+    }
+    for (i, slot) in parallel([rows, slots]) {
         let row = r0 + i;
         let open = if let Some(mask) = routes.mask { mask[row] } else { lit(true) };
-        let pair = host!(extremes.map(|(top, sum): (Tile<F32, Frag, 1>, Tile<F32, Frag, 1>)| (top.load_(i), sum.load_(i))));
-        let mut picked = host!(Vec::new());
-        let mut scores = host!(Vec::new());
-        let mut sum = host!(V::<F32>::of(0.0));
-        for slot in unroll(0..k) {
-            let id = if cfg.given { lit(0i64) } else { chosen[slot][i].to::<I64>() };
-            let id = if let Some(table) = routes.table
-                && let Some(tokens) = routes.tokens
-            {
-                table.get_or((tokens[row], slot), -1).to::<I64>()
-            } else {
-                id
-            };
-            let id = if let Some(rows) = routes.fixed_rows
-                && let Some(fixed) = routes.fixed
-            {
-                select(rows[row], fixed[(row, slot)], id)
-            } else {
-                id
-            };
-            let real = id >= 0 && id < e as i64;
-            let s = select(real, score(logits.get_or((row, id), 0.0), cfg.scoring, pair), 0.0);
-            picked.push(select(real, id, -1i64));
-            scores.push(s);
-            sum = host!(sum + s);
+        let mut sum = 0.0f32;
+        for o in 0..k {
+            sum += scores[(i, o)];
         }
-        let total = sum + 1e-20;
-        for slot in unroll(0..slots) {
-            let id = if slot < k { picked[slot] } else { lit((e + slot - k) as i64) };
-            let w = if slot < k { scores[slot] / total * ranks.scale } else { lit(1.0f32) };
-            if slot < k {
-                logical[(row, slot)] = select(open, id, -1i64);
-            }
-            let id = if let Some(map) = routes.physical
-                && let Some(copies) = routes.copies
-            {
-                let copy = (ranks.ep_rank + row.to::<I64>() * 23333) % copies.get_or(id, 1).to::<I64>();
-                select(id >= 0, map.get_or((id, copy), -1).to::<I64>(), -1i64)
-            } else {
-                id
-            };
-            let id = local_id(id, ranks.per_rank, ranks.tp_rank, ranks.tp_ranks);
-            ids[(row, slot)] = select(open, id, -1i64);
-            weights[(row, slot)] = select(open, w, 0.0);
-        }
+        let (id, s) = if slots > k {
+            // Shared experts follow.
+            (picked.get_or((i, slot), 0), scores.get_or((i, slot), 0.0))
+        } else {
+            (picked[(i, slot)], scores[(i, slot)])
+        };
+        let w = s / (sum + 1e-20) * ranks.scale;
+        logical.put((row, slot), select(open, id, -1).to::<I64>());
+        let id = if slots > k { select(slot < k, id, slot.value() + (e - k) as i32) } else { id };
+        let w = if slots > k { select(slot < k, w, 1.0) } else { w };
+        let id = if let Some(map) = routes.physical
+            && let Some(copies) = routes.copies
+        {
+            let copy = (ranks.ep_rank + row.to::<I64>() * 23333) % copies.get_or(id, 1).to::<I64>();
+            select(id >= 0, map.get_or((id, copy), -1), -1)
+        } else {
+            id
+        };
+        let id = if cfg.local { local_id(id, ranks.per_rank, ranks.tp_rank, ranks.tp_ranks) } else { id };
+        ids[(row, slot)] = select(open, id, -1).to::<I64>();
+        weights[(row, slot)] = select(open, w, 0.0);
     }
 }
 
@@ -255,9 +273,9 @@ pub fn moe_gate(
     logical: Out![I64; t, k],
     weights: Out![F32; t, slots],
     scale: Scalar![F32],
-    per_rank: Scalar![I64],
-    tp_rank: Scalar![I64],
-    tp_ranks: Scalar![I64],
+    per_rank: Scalar![I32],
+    tp_rank: Scalar![I32],
+    tp_ranks: Scalar![I32],
 ) {
     let routes = Routes { mask, fixed_rows, fixed, tokens, table, physical: None, copies: None };
     let ranks = Ranks { scale, ep_rank: lit(0i64), per_rank, tp_rank, tp_ranks };
@@ -283,19 +301,11 @@ pub fn moe_gate_copies(
     weights: Out![F32; t, slots],
     scale: Scalar![F32],
     ep_rank: Scalar![I64],
-    per_rank: Scalar![I64],
-    tp_rank: Scalar![I64],
-    tp_ranks: Scalar![I64],
+    per_rank: Scalar![I32],
+    tp_rank: Scalar![I32],
+    tp_ranks: Scalar![I32],
 ) {
-    let routes = Routes {
-        mask,
-        fixed_rows,
-        fixed,
-        tokens,
-        table,
-        physical: Some(physical),
-        copies: Some(copies),
-    };
+    let routes = Routes { mask, fixed_rows, fixed, tokens, table, physical: Some(physical), copies: Some(copies) };
     let ranks = Ranks { scale, ep_rank, per_rank, tp_rank, tp_ranks };
     gate_rows(cfg, e, k, slots, t, logits, bias, routes, ranks, ids, logical, weights);
 }
@@ -325,7 +335,14 @@ pub(super) fn two_largest(row: &[f64], groups: usize, count: usize) -> Vec<f64> 
 }
 
 /// Experts of a row and their scores, by sorting.
-pub fn reference(z: &[f64], bias: &[f64], scoring: Scoring, k: usize, groups: usize, keep: usize) -> (Vec<usize>, Vec<f64>) {
+pub fn reference(
+    z: &[f64],
+    bias: &[f64],
+    scoring: Scoring,
+    k: usize,
+    groups: usize,
+    keep: usize,
+) -> (Vec<usize>, Vec<f64>) {
     let s = scores(z, scoring);
     let mut keys: Vec<f64> =
         (if scoring == Scoring::Softmax { z } else { &s }).iter().zip(bias).map(|(a, b)| a + b).collect();
@@ -393,7 +410,10 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     p::shaped(OP, bias, &[experts], "one entry an expert")?;
     let k = p::count(OP, params, "num_topk", None)?;
     if k > experts || k > 32 {
-        return Err(p::refuse(OP, format!("parameter `num_topk` is {k}; expected at most 32 and at most {experts} experts")));
+        return Err(p::refuse(
+            OP,
+            format!("parameter `num_topk` is {k}; expected at most 32 and at most {experts} experts"),
+        ));
     }
     let (groups, keep) = (number("num_groups", 0)?, number("num_topk_groups", 0)?);
     if groups > 1 && (!experts.is_multiple_of(groups) || keep == 0 || keep > groups || keep * (experts / groups) < k) {
@@ -410,7 +430,11 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
             p::shaped(OP, t, &[tokens], "one entry a token")?;
         }
     }
-    let pairs = [("fix_routing_mask", "fixed_topk_idx"), ("token_ids", "token_to_experts"), ("to_physical_map", "logical_count")];
+    let pairs = [
+        ("fix_routing_mask", "fixed_topk_idx"),
+        ("token_ids", "token_to_experts"),
+        ("to_physical_map", "logical_count"),
+    ];
     for (a, b) in pairs {
         if specs.contains_key(a) != specs.contains_key(b) {
             return Err(p::refuse(OP, format!("`{a}` and `{b}` come together; give both or neither")));
@@ -477,9 +501,9 @@ pub(super) fn integers(problem: &HostProblem, name: &str) -> Option<Vec<i64>> {
     problem.tensors.get(name).map(|t| t.to_f64().iter().map(|&x| x as i64).collect())
 }
 
-/// An i64 argument.
-pub(super) fn long(x: i64) -> Arg {
-    Arg::Scalar(Literal { dtype: Data::I64, bits: x as u64 })
+/// An i32 argument.
+pub(super) fn int(x: i64) -> Arg {
+    Arg::Scalar(Literal { dtype: Data::I32, bits: u64::from(x as u32) })
 }
 
 impl OpSpec for MoeGate {
@@ -511,6 +535,8 @@ impl OpSpec for MoeGate {
         p::set(&mut config, "groups", ConfigValue::Int(s.groups));
         p::set(&mut config, "keep", ConfigValue::Int(s.keep));
         p::set(&mut config, "given", ConfigValue::Bool(s.hash));
+        // One rank owns all experts, and ids stay.
+        p::set(&mut config, "local", ConfigValue::Bool(s.tp_ranks > 1 || s.copies));
         let mut args = vec![p::arg(OP, problem, "logits")?, p::arg(OP, problem, "bias")?];
         args.extend(
             ["mask", "fix_routing_mask", "fixed_topk_idx", "token_ids", "token_to_experts"]
@@ -524,9 +550,9 @@ impl OpSpec for MoeGate {
         }
         args.push(Arg::Scalar(Literal::f32(s.scale as f32)));
         if s.copies {
-            args.push(long(s.ep_rank));
+            args.push(Arg::Scalar(Literal { dtype: Data::I64, bits: s.ep_rank as u64 }));
         }
-        args.extend([long(s.per_rank), long(s.tp_rank), long(s.tp_ranks)]);
+        args.extend([s.per_rank, s.tp_rank, s.tp_ranks].map(int));
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
@@ -580,7 +606,13 @@ impl OpSpec for MoeGate {
         // With copies a token's number matters.
         let Some(s) = shape_of(specs, params).ok().filter(|s| !s.copies) else { return vec![] };
         let cut = [
-            "logits", "mask", "fix_routing_mask", "fixed_topk_idx", "token_ids", "topk_idx", "unmapped_topk_idx",
+            "logits",
+            "mask",
+            "fix_routing_mask",
+            "fixed_topk_idx",
+            "token_ids",
+            "topk_idx",
+            "unmapped_topk_idx",
             "topk_weights",
         ];
         vec![p::split("tokens", s.tokens, 1, &cut.map(|name| (name, 0, 1)))]
@@ -593,8 +625,7 @@ impl OpSpec for MoeGate {
     }
     fn cases(&self) -> Vec<Case> {
         let make = |id: &str, [t, e, k]: [usize; 3], scoring: &str, logits: Fill, params: &[(&str, ParamValue)]| {
-            let mut all =
-                vec![("num_topk", ParamValue::Int(k as i64)), ("scoring", ParamValue::Text(scoring.into()))];
+            let mut all = vec![("num_topk", ParamValue::Int(k as i64)), ("scoring", ParamValue::Text(scoring.into()))];
             all.extend(params.iter().cloned());
             let inputs = vec![
                 p::filled("logits", Data::F32, &[t, e], logits),
@@ -606,8 +637,8 @@ impl OpSpec for MoeGate {
             case.inputs.push(p::filled(name, dtype, shape, fill));
             case
         };
-        let int = |name: &'static str, x: i64| (name, ParamValue::Int(x));
-        let groups = |g, keep| [int("num_groups", g), int("num_topk_groups", keep)];
+        let param = |name: &'static str, x: i64| (name, ParamValue::Int(x));
+        let groups = |g, keep| [param("num_groups", g), param("num_topk_groups", keep)];
         let steps = |n: usize, m: usize| Fill::Values((0..n).map(|i| (i * 7 % m) as f64 * 0.5 - 1.0).collect());
         let normal = || Fill::Normal(1.0);
         let no_bias = |mut case: Case| {
@@ -615,7 +646,8 @@ impl OpSpec for MoeGate {
             case
         };
         let fixed = |case| {
-            let case = with(case, "fix_routing_mask", Data::Bool, &[6], Fill::Values(vec![0.0, 1.0, 1.0, 0.0, 0.0, 1.0]));
+            let case =
+                with(case, "fix_routing_mask", Data::Bool, &[6], Fill::Values(vec![0.0, 1.0, 1.0, 0.0, 0.0, 1.0]));
             let ids = (0..24).map(|i| if i == 5 { -1.0 } else { (i * 5 % 60) as f64 }).collect();
             let case = with(case, "fixed_topk_idx", Data::I64, &[6, 4], Fill::Values(ids));
             with(case, "mask", Data::Bool, &[6], Fill::Values(vec![1.0, 1.0, 0.0, 0.0, 1.0, 1.0]))
@@ -629,7 +661,13 @@ impl OpSpec for MoeGate {
             let case = with(case, "token_ids", Data::I64, &[6], ids);
             with(case, "token_to_experts", Data::I32, &[10, 4], Fill::Uniform(0.0, 60.0))
         };
-        let tp = [int("num_shared_experts", 2), int("num_ep_ranks", 2), int("ep_rank", 1), int("num_tp_ranks", 2), int("tp_rank", 1)];
+        let tp = [
+            param("num_shared_experts", 2),
+            param("num_ep_ranks", 2),
+            param("ep_rank", 1),
+            param("num_tp_ranks", 2),
+            param("tp_rank", 1),
+        ];
         vec![
             make("no_tokens", [0, 64, 6], "sigmoid", normal(), &[]),
             make("sigmoid_t37_e256_k8_groups", [37, 256, 8], "sigmoid", normal(), &groups(8, 4)),

@@ -7,12 +7,12 @@
 //! *Tensors*: `topk_idx` `[t, k]` i64; `is_token_in_rank` `[t, num_ranks]` bool; `num_tokens_per_rank` `[num_ranks]`,
 //! `num_tokens_per_node` `[max(num_ranks / ranks_per_node, 1)]`, `num_tokens_per_expert` `[num_experts]` i32.
 //! *Cost*: one read of the ids, one byte a token and rank.  *Numerics*: integers.
-//! *Schedule*: cooperative: blocks count their tokens, meet, and add up what all counted.
+//! *Schedule*: two launches: blocks count their tokens, then what all counted is added up.
 //! *Source*: the published interface of DeepEP.
 
 use super::fused_mapping::{field, spread_steps};
 use super::gate::integers;
-use super::misc::{CountConfig, counted};
+use super::misc::add_up;
 use crate::numeric::round::i32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
@@ -27,57 +27,60 @@ use kiln_codegen::tune::ConfigValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Counts tokens.
-#[kernel(cooperative, dims(k: fixed, ranks: fixed, nodes: fixed, e: fixed), deterministic)]
-pub fn ep_dispatch_layout(
-    cfg: &CountConfig,
+/// How tokens are spread over blocks.
+#[derive(KernelConfig, Clone, Debug)]
+pub struct LayoutConfig {
+    /// Warps of a block; a step takes one token a thread.
+    #[tune(8, 4)]
+    pub warps: usize,
+    /// Blocks at most: what each counted is added up.
+    #[tune(128, 64)]
+    pub blocks: usize,
+    /// Steps of a block.
+    #[default(1)]
+    pub steps: usize,
+    /// Nodes.
+    #[default(1)]
+    pub nodes: usize,
+}
+
+/// Finds the ranks of tokens, and counts each block's tokens of ranks, nodes and experts, which are bins one after another.
+#[kernel(dims(k: fixed, ranks: fixed, bins: fixed), deterministic)]
+pub fn ep_layout_count(
+    cfg: &LayoutConfig,
     ids: In![I64; t, k],
-    parts: InOut![I32; blocks, ranks + nodes + e],
+    parts: Out![I32; blocks, bins],
     in_rank: Out![Bool; t, ranks],
-    per_rank: Out![I32; ranks],
-    per_node: Out![I32; nodes],
-    per_expert: Out![I32; e],
     node_ranks: Scalar![I32],
 ) {
     warps(cfg.warps);
     let step = cfg.warps * 32;
     let b = grid(blocks);
-    let bins = ranks + nodes + e;
+    let nodes = cfg.nodes;
+    let e = host!(bins.saturating_sub(ranks + nodes).max(1));
     let own = shared::<U32, 1>([bins]);
     zero(own);
     let experts = e / ranks;
-    let first = shared::<I32, 2>([step, k]);
+    let named = shared::<I32, 2>([step, k]);
     for c in 0..cfg.steps {
         let t0 = (b * cfg.steps + c) * step;
         for (i, s) in parallel([step, k]) {
             let id = ids.get_or((t0 + i, s), -1);
             let id = select(id >= 0 && id < e as i64, id, -1i64).to::<I32>();
-            first[(i, s)] = id;
+            named[(i, s)] = id;
             if id >= 0 {
                 own.atomic_add(id.clamp_index(0, e - 1) + (ranks + nodes), 1);
             }
         }
         for (i, r) in parallel([step, ranks]) {
-            let lo = r.value() * experts as i32;
-            let mut hits = 0i32;
-            for s in 0..k {
-                let id = first[(i, s)];
-                hits += select(id >= lo && id < lo + experts as i32, 1, 0);
-            }
-            in_rank[(t0 + i, r)] = hits > 0;
-            if hits > 0 {
+            let hit = names_one(named, i, r, lit(experts as i32));
+            in_rank[(t0 + i, r)] = hit;
+            if hit {
                 own.atomic_add(r, 1);
             }
         }
         for (i, n) in parallel([step, nodes]) {
-            let span = node_ranks * experts as i32;
-            let lo = n.value() * span;
-            let mut hits = 0i32;
-            for s in 0..k {
-                let id = first[(i, s)];
-                hits += select(id >= lo && id < lo + span, 1, 0);
-            }
-            if hits > 0 {
+            if names_one(named, i, n, node_ranks * experts as i32) {
                 own.atomic_add(n + ranks, 1);
             }
         }
@@ -85,18 +88,45 @@ pub fn ep_dispatch_layout(
     for x in parallel([bins]) {
         parts[(b, x)] = own[x].to::<I32>();
     }
-    grid_sync();
-    let each = bins.ix().div_ceil(blocks);
-    for x in (b * each).min(bins)..((b + 1) * each).min(bins) {
-        let total = counted(parts, x, cfg.blocks);
+}
+
+/// Whether a token names an expert of part `n` of the experts, cut every `span`.
+#[kernel_fn]
+fn names_one(named: Tile<I32, Shared, 2>, token: Ix, n: Ix, span: V<I32>) -> V<Bool> {
+    let lo = n.value() * span;
+    let mut hits = 0i32;
+    for s in 0..named.extent(1) {
+        let id = named[(token, s)];
+        hits += select(id >= lo && id < lo + span, 1, 0);
+    }
+    hits > 0
+}
+
+/// Adds up what blocks counted.
+#[kernel(dims(ranks: fixed, nodes: fixed, e: fixed), deterministic)]
+pub fn ep_layout_sum(
+    _cfg: &LayoutConfig,
+    parts: In![I32; blocks, ranks + nodes + e],
+    per_rank: Out![I32; ranks],
+    per_node: Out![I32; nodes],
+    per_expert: Out![I32; e],
+) {
+    add_up(parts, blocks, ranks + nodes + e, |x: Ix, total: V<I32>| {
         per_rank.put(x, total);
         per_node.put(x - ranks, total);
         per_expert.put(x - (ranks + nodes), total);
-    }
+    });
 }
 
 /// Ranks of each token, and tokens of each rank, node and expert.
-pub fn reference(ids: &[i64], k: usize, experts: usize, ranks: usize, node: usize, nodes: usize) -> (Vec<bool>, [Vec<i32>; 3]) {
+pub fn reference(
+    ids: &[i64],
+    k: usize,
+    experts: usize,
+    ranks: usize,
+    node: usize,
+    nodes: usize,
+) -> (Vec<bool>, [Vec<i32>; 3]) {
     let of = |row: &[i64], size: usize, n: usize| {
         row.iter().any(|&id| id >= 0 && id < experts as i64 && id as usize / size == n)
     };
@@ -136,7 +166,8 @@ impl Shape {
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     let ids = p::input(OP, specs, "topk_idx", &[Data::I64], 2)?;
     let count = |name: &str, default| p::count(OP, params, name, default);
-    let (experts, ranks, node) = (count("num_experts", None)?, count("num_ranks", None)?, count("ranks_per_node", Some(8))?);
+    let (experts, ranks, node) =
+        (count("num_experts", None)?, count("num_ranks", None)?, count("ranks_per_node", Some(8))?);
     let k = ids.shape[1];
     if !experts.is_multiple_of(ranks) || experts > 4096 || k == 0 || k > 32 {
         return Err(p::refuse(
@@ -161,7 +192,7 @@ impl OpSpec for EpDispatchLayout {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![ep_dispatch_layout::kernel()]
+        vec![ep_layout_count::kernel(), ep_layout_sum::kernel()]
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -171,19 +202,23 @@ impl OpSpec for EpDispatchLayout {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let kernel = ep_dispatch_layout::kernel();
+        let (count, sum) = (ep_layout_count::kernel(), ep_layout_sum::kernel());
         let dims = [("t", s.tokens), ("k", s.k), ("ranks", s.ranks), ("e", s.experts)];
-        let mut config = p::choose(configs, &kernel, &dims);
+        let mut config = p::choose(configs, &count, &dims);
         let (blocks, steps) = spread_steps(s.tokens, field(&config, "warps") * 32, field(&config, "blocks"));
         p::set(&mut config, "steps", ConfigValue::Int(steps));
+        p::set(&mut config, "nodes", ConfigValue::Int(s.nodes));
         let bins: usize = s.bins().iter().sum();
         let parts = Arg::Workspace { index: 0, dtype: Data::I32, shape: vec![blocks, bins], offset_bytes: 0 };
-        let mut args = vec![p::arg(OP, problem, "topk_idx")?, parts, p::arg(OP, problem, "is_token_in_rank")?];
+        let node = Arg::Scalar(Literal { dtype: Data::I32, bits: s.node as u64 });
+        let args =
+            vec![p::arg(OP, problem, "topk_idx")?, parts.clone(), p::arg(OP, problem, "is_token_in_rank")?, node];
+        let first = Launch { kernel: count, config: config.clone(), args };
+        let mut args = vec![parts];
         for name in COUNTS {
             args.push(p::arg(OP, problem, name)?);
         }
-        args.push(Arg::Scalar(Literal { dtype: Data::I32, bits: s.node as u64 }));
-        Ok(Plan { steps: vec![Launch { kernel, config, args }], workspaces: vec![blocks * bins * 4] })
+        Ok(Plan { steps: vec![first, Launch { kernel: sum, config, args }], workspaces: vec![blocks * bins * 4] })
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;

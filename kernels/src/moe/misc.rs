@@ -10,11 +10,11 @@
 //! `group_idx` `[t, k]` i64 gives `unique_group_idx` `[t, k]` i64; `weights` `[t, k]` f32 gives `denominator` `[t]` and
 //! `normalized` `[t, k]` f32. Each input may be left out, and its outputs with it.
 //! *Cost*: each tensor is read once.  *Numerics*: integers; f32 sums one slot after another, quotients correctly rounded.
-//! *Schedule*: one launch for each of the four; counts are cooperative (blocks count their part, meet, and add up the parts).
+//! *Schedule*: one launch for each of the four, but two for counts: blocks count their part, then the parts are added up.
 //! *Source*: the published interface of TileKernels.
 
 use super::fused_mapping::{field, spread_steps};
-use super::gate::{i64_tensor, integers, local, local_id, long, natural};
+use super::gate::{i64_tensor, int, integers, local, local_id, natural};
 use crate::numeric::round::{f32_tensor, i32_tensor};
 use crate::problem as p;
 use dsl::prelude::*;
@@ -35,7 +35,7 @@ pub struct CountConfig {
     /// Warps of a block.
     #[tune(8, 16)]
     pub warps: usize,
-    /// Blocks at most; all of them must fit the device together.
+    /// Blocks at most: what each counted is added up.
     #[tune(128, 64)]
     pub blocks: usize,
     /// Steps of a block.
@@ -51,22 +51,37 @@ pub struct SlotConfig {
     pub block: usize,
 }
 
-/// Sum over blocks of what each counted, for one bin.
+/// Bins of a block that adds up, and threads for each of them.
+const BINS: usize = 64;
+const SEGMENTS: usize = 8;
+
+/// The grid of a kernel that adds up what blocks counted for each bin: hands each sum to `put`.
 #[kernel_fn]
-pub(super) fn counted(parts: Gm<I32, 2, Wr>, bin: Ix, most_blocks: usize) -> V<I32> {
-    tile_sum([most_blocks], |o| parts.get_or((o, bin), 0))
+pub(super) fn add_up<F: Fn(Ix, V<I32>)>(parts: Gm<I32, 2>, blocks: Ix, bins: usize, put: F) {
+    warps(BINS * SEGMENTS / 32);
+    let x0 = grid(bins.div_ceil(BINS)) * BINS;
+    let sums = shared::<I32, 2>([SEGMENTS, BINS]);
+    for (g, l) in parallel([SEGMENTS, BINS]) {
+        let each = blocks.div_ceil(SEGMENTS);
+        let mut sum = 0i32;
+        for o in (g * each).min(blocks)..((g + 1) * each).min(blocks) {
+            sum += parts.get_or((o, x0 + l), 0);
+        }
+        sums[(g, l)] = sum;
+    }
+    for l in parallel([BINS]) {
+        let mut total = 0i32;
+        for g in 0..SEGMENTS {
+            total += sums[(g, l)];
+        }
+        let total = total;
+        put(x0 + l, total);
+    }
 }
 
-/// Counts ids.
-#[kernel(cooperative, dims(e: fixed), deterministic)]
-pub fn group_count(
-    cfg: &CountConfig,
-    ids: In![I64; slots],
-    parts: InOut![I32; blocks, e],
-    count: Out![I32; e],
-    aux: Option<Out![F32; e]>,
-    share: Scalar![F32],
-) {
+/// Counts each block's ids.
+#[kernel(dims(e: fixed), deterministic)]
+pub fn count_ids(cfg: &CountConfig, ids: In![I64; slots], parts: Out![I32; blocks, e]) {
     warps(cfg.warps);
     let step = cfg.warps * 32;
     let b = grid(blocks);
@@ -83,15 +98,21 @@ pub fn group_count(
     for x in parallel([e]) {
         parts[(b, x)] = own[x].to::<I32>();
     }
-    grid_sync();
-    let each = e.ix().div_ceil(blocks);
-    for x in (b * each).min(e)..((b + 1) * each).min(e) {
-        let total = counted(parts, x, cfg.blocks);
-        count[x] = total;
-        if let Some(aux) = aux {
-            aux[x] = total.to::<F32>() * share;
-        }
-    }
+}
+
+/// Adds up counts, and gives their shares.
+#[kernel(dims(e: fixed), deterministic)]
+pub fn group_count(
+    _cfg: &CountConfig,
+    parts: In![I32; blocks, e],
+    count: Out![I32; e],
+    aux: Out![F32; e],
+    share: Scalar![F32],
+) {
+    add_up(parts, blocks, e, |x: Ix, total: V<I32>| {
+        count.put(x, total);
+        aux.put(x, total.to::<F32>() * share);
+    });
 }
 
 /// Ids of experts as ids of this rank.
@@ -100,13 +121,16 @@ pub fn mask_indices_by_tp(
     cfg: &SlotConfig,
     ids: In![I64; n],
     out: Out![I64; n],
-    per_rank: Scalar![I64],
-    tp_rank: Scalar![I64],
-    tp_ranks: Scalar![I64],
+    per_rank: Scalar![I32],
+    tp_rank: Scalar![I32],
+    tp_ranks: Scalar![I32],
 ) {
     let i0 = grid(n.div_ceil(cfg.block)) * cfg.block;
     for i in parallel([cfg.block]) {
-        out[i0 + i] = local_id(ids[i0 + i], per_rank, tp_rank, tp_ranks);
+        let id = ids[i0 + i];
+        // Ids past 32 bits name no expert.
+        let id = select(id >= 0 && id <= i64::from(i32::MAX), id, -1i64).to::<I32>();
+        out[i0 + i] = local_id(id, per_rank, tp_rank, tp_ranks).to::<I64>();
     }
 }
 
@@ -176,7 +200,8 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     let pair = |name: &str, dtype| -> Result<Option<[usize; 2]>, OpError> {
         Ok(p::optional_input(OP, specs, name, &[dtype], 2)?.map(|t| [t.shape[0], t.shape[1]]))
     };
-    let (ids, groups, weights) = (pair("topk_idx", Data::I64)?, pair("group_idx", Data::I64)?, pair("weights", Data::F32)?);
+    let (ids, groups, weights) =
+        (pair("topk_idx", Data::I64)?, pair("group_idx", Data::I64)?, pair("weights", Data::F32)?);
     if ids.is_none() && groups.is_none() && weights.is_none() {
         return Err(p::refuse(OP, "needs one of the inputs `topk_idx`, `group_idx` and `weights`; got none"));
     }
@@ -186,7 +211,8 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     }
     let experts = p::count(OP, params, "num_experts", ids.is_none().then_some(1))?;
     let n = p::count(OP, params, "n", Some(experts))?;
-    let (ep_ranks, tp_ranks) = (p::count(OP, params, "num_ep_ranks", Some(1))?, p::count(OP, params, "num_tp_ranks", Some(1))?);
+    let (ep_ranks, tp_ranks) =
+        (p::count(OP, params, "num_ep_ranks", Some(1))?, p::count(OP, params, "num_tp_ranks", Some(1))?);
     let tp_rank = natural(OP, params, "tp_rank", 0)?;
     if tp_rank >= tp_ranks || n / ep_ranks == 0 || experts > 8192 {
         return Err(p::refuse(
@@ -221,7 +247,13 @@ impl OpSpec for MoeMisc {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![group_count::kernel(), mask_indices_by_tp::kernel(), unique_groups::kernel(), normalize_weight::kernel()]
+        vec![
+            count_ids::kernel(),
+            group_count::kernel(),
+            mask_indices_by_tp::kernel(),
+            unique_groups::kernel(),
+            normalize_weight::kernel(),
+        ]
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -242,11 +274,11 @@ impl OpSpec for MoeMisc {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let flat = |name: &str| -> Result<Arg, OpError> {
-            Ok(Arg::Tensor(p::flat(OP, name, p::view(OP, problem, name)?)?))
-        };
+        let flat =
+            |name: &str| -> Result<Arg, OpError> { Ok(Arg::Tensor(p::flat(OP, name, p::view(OP, problem, name)?)?)) };
         let (mut steps, mut workspaces) = (vec![], vec![]);
-        let mut launch = |kernel: Arc<dyn KernelDef>, config: Config, args: Vec<Arg>| steps.push(Launch { kernel, config, args });
+        let mut launch =
+            |kernel: Arc<dyn KernelDef>, config: Config, args: Vec<Arg>| steps.push(Launch { kernel, config, args });
         if let Some([t, k]) = s.ids {
             let kernel = group_count::kernel();
             let mut config = p::choose(configs, &kernel, &[("slots", t * k), ("e", s.experts)]);
@@ -255,10 +287,11 @@ impl OpSpec for MoeMisc {
             workspaces.push(blocks * s.experts * 4);
             let parts = Arg::Workspace { index: 0, dtype: Data::I32, shape: vec![blocks, s.experts], offset_bytes: 0 };
             let (count, aux) = (p::arg(OP, problem, "group_count")?, p::arg(OP, problem, "aux_fi")?);
-            launch(kernel, config, vec![flat("topk_idx")?, parts, count, aux, Arg::Scalar(Literal::f32(s.share() as f32))]);
+            launch(count_ids::kernel(), config.clone(), vec![flat("topk_idx")?, parts.clone()]);
+            launch(kernel, config, vec![parts, count, aux, Arg::Scalar(Literal::f32(s.share() as f32))]);
             let kernel = mask_indices_by_tp::kernel();
             let config = p::choose(configs, &kernel, &[("n", t * k)]);
-            let ranks = [s.per_rank, s.tp_rank, s.tp_ranks].map(long);
+            let ranks = [s.per_rank, s.tp_rank, s.tp_ranks].map(int);
             launch(kernel, config, [flat("topk_idx")?, flat("masked_idx")?].into_iter().chain(ranks).collect());
         }
         if let Some([t, k]) = s.groups {
@@ -310,19 +343,23 @@ impl OpSpec for MoeMisc {
         }
     }
     fn cases(&self) -> Vec<Case> {
-        let int = |name: &'static str, x: i64| (name, ParamValue::Int(x));
+        let param = |name: &'static str, x: i64| (name, ParamValue::Int(x));
         let ids = |t: usize, k: usize, e: f64| p::filled("topk_idx", Data::I64, &[t, k], Fill::Uniform(-e / 4.0, e));
         let groups = |t: usize, k: usize, fill: Fill| p::filled("group_idx", Data::I64, &[t, k], fill);
         let weights = |t: usize, k: usize, fill: Fill| p::filled("weights", Data::F32, &[t, k], fill);
-        let tp = [int("num_experts", 24), int("num_ep_ranks", 4), int("num_tp_ranks", 2), int("tp_rank", 1)];
+        let tp = [param("num_experts", 24), param("num_ep_ranks", 4), param("num_tp_ranks", 2), param("tp_rank", 1)];
         vec![
             p::case(
                 "no_tokens",
                 vec![ids(0, 6, 24.0), groups(0, 6, Fill::Constant(0.0)), weights(0, 6, Fill::Normal(1.0))],
-                &[int("num_experts", 24)],
+                &[param("num_experts", 24)],
             ),
             p::case("ids_t701_k8_tp", vec![ids(701, 8, 24.0)], &tp),
-            p::case("ids_of_300_experts", vec![ids(97, 3, 300.0)], &[int("num_experts", 300), int("num_aux_topk", 2)]),
+            p::case(
+                "ids_of_300_experts",
+                vec![ids(97, 3, 300.0)],
+                &[param("num_experts", 300), param("num_aux_topk", 2)],
+            ),
             p::case("repeated_groups", vec![groups(300, 8, Fill::Uniform(-2.0, 4.0))], &[]),
             p::case("one_group", vec![groups(3, 1, Fill::Constant(7.0))], &[]),
             p::case("weights_t257_k8", vec![weights(257, 8, Fill::Uniform(0.0, 1.0))], &[]),

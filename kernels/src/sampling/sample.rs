@@ -5,7 +5,7 @@
 //! descending probability and then ascending token, whose share reaches `top_p`; the first always stays), then the largest of
 //! `logit/T + g` over what stays, with the Gumbel variable `g` of [`philox`](super::philox): a sample of the softmax over it.
 //! Temperature 0 takes the largest logit. Ties go to the smaller token. A row without allowed token gives -1. NaN counts as
-//! not allowed, and sets `status` to 1.
+//! not allowed, and sets `status` to 1; infinity counts as the largest number.
 //!
 //! *Tensors*: `logits` `[b, v]` f32 or bf16, rows at any distance; `temperature` `[b]` f32; `top_k` `[b]` i32 (0: off), `top_p`
 //! (1: off), `min_p` (0: off) `[b]` f32, `bitmask` `[b, ⌈v/32⌉]` i32, each may be left out; `seeds`, `positions` `[b]` i64;
@@ -345,6 +345,8 @@ pub struct Settings {
 
 /// The token of a row, filter by filter, with sorting; -1 if none is allowed.
 pub fn reference(logits: &[f64], allowed: &dyn Fn(usize) -> bool, s: Settings) -> i64 {
+    // Infinity is the largest number.
+    let logits: Vec<f64> = logits.iter().map(|x| if *x == f64::INFINITY { f64::from(f32::MAX) } else { *x }).collect();
     let mut order: Vec<usize> =
         (0..logits.len()).filter(|&t| allowed(t) && !logits[t].is_nan() && logits[t] > f64::NEG_INFINITY).collect();
     // Stable: equal logits stay in the order of tokens.
@@ -455,7 +457,9 @@ impl OpSpec for Sampling {
             }
             Ask::Tokens { rows, vocab, dtype, status } => {
                 let kernel = kernel_for(dtype);
-                let config = p::choose(configs, &kernel, &[("b", rows), ("n", vocab)]);
+                let mut config = p::choose(configs, &kernel, &[("b", rows), ("n", vocab)]);
+                // No more threads than groups of tokens: a short row is soon met by all.
+                p::at_most(&mut config, "warps", vocab.div_ceil(32 * WORDS).next_power_of_two());
                 let mut args = vec![arg("logits")?, arg("temperature")?];
                 args.extend(["top_k", "top_p", "min_p", "bitmask"].map(|name| p::optional_arg(problem, name)));
                 args.extend([arg("seeds")?, arg("positions")?, arg("token_ids")?]);
@@ -501,7 +505,8 @@ impl OpSpec for Sampling {
                     ids.push(reference(line, &allowed, settings) as i32);
                     odd.push(i32::from(line.iter().any(|x| x.is_nan())));
                 }
-                let mut outputs: BTreeMap<String, HostTensor> = [("token_ids".into(), i32_tensor(&[rows], &ids))].into();
+                let mut outputs: BTreeMap<String, HostTensor> =
+                    [("token_ids".into(), i32_tensor(&[rows], &ids))].into();
                 if status {
                     outputs.insert("status".into(), i32_tensor(&[rows], &odd));
                 }
@@ -515,7 +520,17 @@ impl OpSpec for Sampling {
             Err(_) => return vec![],
         };
         let cut = [
-            "logits", "temperature", "top_k", "top_p", "min_p", "bitmask", "seeds", "positions", "token_ids", "status", "u",
+            "logits",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "bitmask",
+            "seeds",
+            "positions",
+            "token_ids",
+            "status",
+            "u",
         ];
         vec![p::split("rows", rows, 1, &cut.map(|name| (name, 0, 1)))]
     }
@@ -560,23 +575,47 @@ impl OpSpec for Sampling {
             make("no_rows", f32, 100, Fill::Normal(1.0), &[], &[]),
             make("one_token", f32, 1, Fill::Normal(1.0), &[plain, [0.0, 5.0, 0.5, 0.5]], &[]),
             make("greedy_ties", f32, 9000, Fill::Constant(-0.0), &[[0.0, 0.0, 1.0, 0.0]], &[]),
-            make("ties_top_k_keeps_all", f32, 300, Fill::Constant(2.0), &[[0.7, 3.0, 1.0, 0.0], [0.7, 3.0, 0.01, 0.0]], &[]),
+            make(
+                "ties_top_k_keeps_all",
+                f32,
+                300,
+                Fill::Constant(2.0),
+                &[[0.7, 3.0, 1.0, 0.0], [0.7, 3.0, 0.01, 0.0]],
+                &[],
+            ),
             make("plain_v5000_bf16", bf16, 5000, Fill::Normal(2.0), &[plain, [0.5, 0.0, 1.0, 0.0]], &[]),
             make(
                 "filters_v5003",
                 f32,
                 5003,
                 Fill::Normal(3.0),
-                &[[1.0, 50.0, 1.0, 0.0], [1.0, 0.0, 0.8, 0.0], [0.7, 0.0, 0.95, 0.05], [1.3, 200.0, 0.5, 0.01], [1.0, 1.0, 0.1, 0.0]],
+                &[
+                    [1.0, 50.0, 1.0, 0.0],
+                    [1.0, 0.0, 0.8, 0.0],
+                    [0.7, 0.0, 0.95, 0.05],
+                    [1.3, 200.0, 0.5, 0.01],
+                    [1.0, 1.0, 0.1, 0.0],
+                ],
                 &[],
             ),
             make("strange_logits", f32, 70, Fill::Values(odd), &[[1.0, 0.0, 0.9, 0.0], plain, plain], &status),
             masked(
-                make("mask_v333", f32, 333, Fill::Normal(1.0), &[plain, [1.0, 20.0, 0.9, 0.0], [0.0, 0.0, 1.0, 0.0]], &status),
+                make(
+                    "mask_v333",
+                    f32,
+                    333,
+                    Fill::Normal(1.0),
+                    &[plain, [1.0, 20.0, 0.9, 0.0], [0.0, 0.0, 1.0, 0.0]],
+                    &status,
+                ),
                 333,
                 Fill::Bits,
             ),
-            masked(make("all_masked", f32, 64, Fill::Normal(1.0), &[plain, [0.0, 1.0, 0.5, 0.0]], &[]), 64, Fill::Constant(0.0)),
+            masked(
+                make("all_masked", f32, 64, Fill::Normal(1.0), &[plain, [0.0, 1.0, 0.5, 0.0]], &[]),
+                64,
+                Fill::Constant(0.0),
+            ),
             p::case(
                 "uniform",
                 vec![column("seeds", Data::I64, &[0.0, 9e15, -1.0]), column("positions", Data::I64, &[0.0, -1.0, 8e9])],
