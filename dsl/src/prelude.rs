@@ -19,6 +19,7 @@ pub use crate::ops::{
     tile_max, tile_min, tile_sum, warps, zero,
 };
 pub use crate::packed::{e2m1_code, e2m1_value, e5m6_code, e5m6_pack, e5m6_unpack, e5m6_value, e8m0_pack, e8m0_unpack};
+pub use crate::precise::{exp_precise, log_of_parts, log_parts, log_precise, log1p_precise, softplus};
 pub use crate::roles::{Mailbox, Pending, Ring, Slot, Taken, gemm_async, mailbox, ring, roles};
 pub use crate::scalar::{IntoV, V, lit};
 pub use crate::select::topk_small;

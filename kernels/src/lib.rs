@@ -37,6 +37,16 @@
 //! | `kv_compressor` | one key for every chunk of positions | [`attention::compressor`] |
 //! | `mla_sched_meta` | greedy fill of keys into parts | [`attention::sched_meta`] |
 //! | `topk_select` | indices of the `k` largest of a row | [`index::topk_select`] |
+//! | `moe_gate` | the experts of a token and their weights | [`moe::gate`] |
+//! | `moe_topk` | the largest of short rows, best first | [`moe::topk`] |
+//! | `moe_group_topk` | groups with the largest sums of two | [`moe::group_topk`] |
+//! | `moe_fused_mapping` | positions of routed slots, ordered by expert | [`moe::fused_mapping`] |
+//! | `moe_expand_reduce` | rows to their positions, and weighted sums back | [`moe::expand_reduce`] |
+//! | `moe_misc` | counts, local ids, unique groups, normalised weights | [`moe::misc`] |
+//! | `ep_dispatch_layout` | ranks of each token, tokens of each rank | [`moe::layout`] |
+//! | `sampling` | a token from logits, by filters and a counter-based generator | [`sampling::sample`] |
+//! | `engram_gate` | `y = x + σ(±√|norm(x)·w·norm(k)|) · v` | [`engram::gate`] |
+//! | `engram_hash` | rows of n-gram tables | [`engram::hash`] |
 //!
 //! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
 //! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.
@@ -45,16 +55,19 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod engram;
 pub mod gemm;
 pub mod hyper;
 pub mod index;
 pub mod layout;
+pub mod moe;
 pub mod norm;
 pub mod numeric;
 pub mod position;
 mod problem;
 pub mod quant;
 mod registry;
+pub mod sampling;
 pub mod transform;
 
 pub use registry::registry;

@@ -43,5 +43,15 @@ pub fn registry() -> Vec<Arc<dyn OpSpec>> {
         Arc::new(crate::attention::compressor::KvCompressor),
         Arc::new(crate::attention::sched_meta::MlaSchedMeta),
         Arc::new(crate::index::topk_select::TopkSelect),
+        Arc::new(crate::moe::gate::MoeGate),
+        Arc::new(crate::moe::topk::MoeTopk),
+        Arc::new(crate::moe::group_topk::MoeGroupTopk),
+        Arc::new(crate::moe::fused_mapping::MoeFusedMapping),
+        Arc::new(crate::moe::expand_reduce::MoeExpandReduce),
+        Arc::new(crate::moe::misc::MoeMisc),
+        Arc::new(crate::moe::layout::EpDispatchLayout),
+        Arc::new(crate::sampling::sample::Sampling),
+        Arc::new(crate::engram::gate::EngramGate),
+        Arc::new(crate::engram::hash::EngramHash),
     ]
 }

@@ -213,6 +213,17 @@ fn expert_maps_must_agree() {
     let mut dropped = case.clone();
     dropped.insert("token_topk_to_pos".into(), i32_tensor(&[2, 2], &[0, 2, 2, -1]));
     assert!(!run(&dropped), "a position given twice");
+    for (rest, fits) in [(vec![-1, -1], true), (vec![-1, 1], false)] {
+        let mut longer = case.clone();
+        let mut t = longer["pos_to_token"].clone();
+        t.data.extend(rest.iter().flat_map(|x: &i32| x.to_le_bytes()));
+        t.shape[0] += rest.len();
+        longer.insert("pos_to_token".into(), t);
+        assert_eq!(run(&longer), fits, "{rest:?} past the end");
+    }
+    let mut shorter = case.clone();
+    shorter.insert("pos_to_token".into(), i32_tensor(&[3], &[0, -1, 0]));
+    assert!(!run(&shorter), "a map that ends early");
 }
 
 #[test]
