@@ -31,7 +31,7 @@ use super::{Actor, Bundle, Clock, Code, Dice, Findings, Flow, Global, Policy, Ti
 use chip::{FLAGS, PIPES};
 use space::Memory;
 use std::collections::{HashSet, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Instructions a pipe holds before the scalar unit has to wait.
 const QUEUE: usize = 256;
@@ -247,7 +247,7 @@ impl Machine {
         self.memories.iter_mut().for_each(Memory::reset);
         self.flags = (0..FLAGS).map(|_| sync::Flag::default()).collect();
         (self.last_product, self.function) = (None, None);
-        let nothing = Rc::new(vec![0; 3 * PIPES]);
+        let nothing = Arc::new(vec![0; 3 * PIPES]);
         let here = self.cores();
         self.cores = (0..3)
             .map(|c| Core {
