@@ -121,6 +121,9 @@ fn paged_attention_with_roles() {
     // More tiles a split than the ring has slots.
     let cfg = texts::MlaCfg { split_tokens: 64, ..cfg };
     paged_attention(&*texts::mla_decode_split_sm90::kernel(), [48, 32], &cfg, 16, &[]);
+    // Rows of whole panels, which the matrix unit of a warp group takes.
+    let cfg = texts::MlaCfg { bh: 64, bn: 64, split_tokens: 128, stages: 2 };
+    paged_attention(&*texts::mla_decode_split_sm90::kernel(), [192, 128], &cfg, 64, &[Target::Sm90a]);
 }
 
 #[test]
@@ -220,7 +223,9 @@ fn placed(cfg: &Placed, a: In![Bf16; m, k], b: In![Bf16; n, k], out: Out![Bf16; 
             gemm(a_s, b_s.t(), acc);
         }
         #[label(store)]
-        copy_cast(acc, out.at((mi * bm, ni * 64)));
+        for (i, j) in parallel([bm, 64]) {
+            out[(mi * bm + i, ni * 64 + j)] = acc[(i, j)].to::<Bf16>();
+        }
     }
 }
 

@@ -505,7 +505,7 @@ pub fn mla_decode_split_sm90(
         r.group("right", 1).registers(168).run(|| {
             let acc = frag::<F32, 2>([bh, half]);
             zero(acc);
-            for jb in 0..blocks {
+            for _jb in 0..blocks {
                 let k = keys.take();
                 let (a, p) = (decay.recv(), probs.recv());
                 scale_rows(acc, a.tile());

@@ -2,7 +2,7 @@
 //! simulator they run without findings and give the numbers of plain arithmetic to the bit.
 #![allow(clippy::print_stdout, reason = "a test prints what it skips and what it measured")]
 
-use kiln_codegen::abi::{self, SigArg, TensorView};
+use kiln_codegen::abi::{self, Arg, SigArg, TensorView};
 use kiln_codegen::compile;
 use kiln_codegen::emit::{Source, cuda};
 use kiln_codegen::formats;
@@ -11,6 +11,7 @@ use kiln_codegen::ir::{DType, IxExpr, IxId, Kernel, ParamKind, Stage, parse};
 use kiln_codegen::machine::{Swizzle, TensorMap};
 use kiln_codegen::target::Target;
 use kiln_codegen::valid::Facts;
+use kiln_codegen::vm::roles;
 use kiln_runtime::Settings;
 use kiln_runtime::compile::{Availability, toolchain};
 use kiln_runtime::device::sim::{Exploration, HostCompiler, Shape, SimArg, run};
@@ -192,6 +193,25 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
     let syms = syms.into_iter().chain(more).collect();
     let args = arguments(k, source, &tensors, &syms);
 
+    // The interpreter of roles first: the same numbers, and nothing found in any of its orders.
+    let order: Vec<i64> = k.syms.iter().map(|s| syms.get(s.name.as_str()).map_or(0, |&v: &usize| v as i64)).collect();
+    let given: Vec<Arg> = k
+        .params
+        .iter()
+        .map(|p| match tensors.get(p.name.as_str()) {
+            Some(t) => Arg::Tensor(t.view.clone()),
+            None => Arg::Absent,
+        })
+        .collect();
+    let memory = d.view.memory.host().expect("host memory");
+    let before = memory.to_bytes();
+    let ways = roles::Schedule::series(2);
+    let report = roles::run(k, &Facts::default(), &order, &given, &ways).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "{name}: {}", found.join("\n"));
+    let interpreted = read(&d.view);
+    memory.write(0, &before);
+
     // Fewer units at a time than there are, so that roles go on from tile to tile.
     let rows_columns = k.grid.iter().map(|&g| value_of(k, g, &syms) as i64).collect::<Vec<_>>();
     let shape = Shape {
@@ -226,6 +246,7 @@ fn is_right(name: &str, k: &Kernel, source: &Source) -> bool {
         formats::decode_f32(out, formats::encode_f32(out, x))
     };
     let (got, want): (Vec<f32>, Vec<f32>) = (read(&d.view), (0..m * n).map(element).collect());
+    assert!(interpreted == want, "{name}: the interpreter of roles gives other numbers");
     let wrong: Vec<usize> = (0..m * n).filter(|&i| got[i] != want[i]).collect();
     if let Some(&i) = wrong.first() {
         println!("{name}: {} of {} elements differ", wrong.len(), m * n);
