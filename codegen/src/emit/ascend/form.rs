@@ -118,6 +118,8 @@ pub struct Forms<'a> {
     pub ranges: &'a Ranges,
     /// What differs between elements.
     pub local: &'a Local,
+    /// A variable that counts the elements of one vector core: its own number starts after those of the first core.
+    pub split: Option<(IxVarId, i64, IxId)>,
 }
 
 impl Forms<'_> {
@@ -170,6 +172,9 @@ impl Forms<'_> {
             let e = self.k.ix_expr(atom);
             if let IxExpr::Var(v) = e {
                 f.elem.push((v, c));
+                if let Some((_, half, sub)) = self.split.filter(|s| s.0 == v) {
+                    f.uniform.push((Some(sub), Coef::new(c.c * half)));
+                }
             } else if let IxExpr::Mul(x, y) = e
                 && self.lanewise(x) != self.lanewise(y)
             {

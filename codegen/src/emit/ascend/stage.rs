@@ -58,6 +58,32 @@ pub struct Slab {
 }
 
 impl Slab {
+    /// The tensor.
+    pub fn param(&self) -> ParamId {
+        self.param
+    }
+    /// How much of a dimension exists, if not all of it.
+    pub fn valid(&self, d: usize) -> Option<Text> {
+        if d < self.dims.len() { self.dims[d].valid.clone() } else { None }
+    }
+    /// The dimensions that are rows and columns of a tile with this form and row length; the columns follow each other in
+    /// global memory.
+    pub fn matrix(&self, tile: &Form, cols: i64) -> Option<[usize; 2]> {
+        if !self.ranged.is_empty() || !tile.opaque.is_empty() || self.dims.len() > 2 {
+            return None;
+        }
+        let step = |d: usize| {
+            let &(v, _) = self.vars[d].last()?;
+            tile.coef(v)?.constant()
+        };
+        let col = (0..self.dims.len()).find(|&d| step(d) == Some(1) && self.dims[d].stride == Coef::new(1))?;
+        let row = (0..self.dims.len()).find(|&d| d != col && step(d) == Some(cols))?;
+        (self.vars[row].len() == 1).then_some([row, col])
+    }
+    /// First element, distance of the elements of a dimension, and the condition under which anything exists.
+    pub fn source(&self, l: &Lower<'_>, d: usize) -> (Text, Text, Option<Text>) {
+        (self.start.clone(), l.coef(self.dims[d].stride), self.cond.clone())
+    }
     /// True if copies may leave a part of the box as it was.
     fn partial(&self) -> bool {
         self.cond.is_some() || self.dims.iter().any(|d| d.valid.is_some())
@@ -390,7 +416,13 @@ impl Lower<'_> {
 
     /// Copies a box out.
     pub fn copy_out(&mut self, slab: &Slab, buf: BufId, base: &Text) {
-        let lines = self.moves(slab, buf, base, false);
+        let mut lines = self.moves(slab, buf, base, false);
+        if self.matrix.on && self.split_now.is_none() {
+            // Both vector cores have the same.
+            lines.insert(0, "if (sub == 0) {".into());
+            lines.push("}".into());
+            lines = super::vf::indent(&lines.iter().map(|l| l.trim_start().to_string()).collect::<Vec<_>>(), 0);
+        }
         self.inst(Core::Vector, Pipe::Mte3, lines, &[buf], &[]);
     }
 
@@ -480,7 +512,13 @@ impl Lower<'_> {
         let (g, u) = (at(&global, &from), at(&tensor, &to));
         let _ = whole;
         let text = if into {
-            format!("DataCopyPad({u}, {g}, {params}, DataCopyPadExtParams<{ty}>{{false, 0, 0, {ty}()}});")
+            let per_line = line / size;
+            let fill = match number(&run) {
+                Some(n) if n % per_line == 0 => "false, 0, 0".to_string(),
+                Some(n) => format!("true, 0, {}", per_line - n % per_line),
+                None => format!("true, 0, PadOf({}, {per_line})", run.s),
+            };
+            format!("DataCopyPad({u}, {g}, {params}, DataCopyPadExtParams<{ty}>{{{fill}, {ty}()}});")
         } else {
             format!("DataCopyPad({g}, {u}, {params});")
         };
