@@ -103,9 +103,9 @@ impl Matrix {
     /// The loop variable along which an element loop is shared between the vector cores.
     pub fn split_var(&self, k: &Kernel, id: OpId) -> Option<IxVarId> {
         let Op::Parallel { vars, extents, .. } = &k.op(id).op else { return None };
-        vars.iter().zip(extents).find_map(|(&v, _)| {
-            walked(k, id, v).into_iter().any(|(b, _)| self.split.contains(&b)).then_some(v)
-        })
+        vars.iter()
+            .zip(extents)
+            .find_map(|(&v, _)| walked(k, id, v).into_iter().any(|(b, _)| self.split.contains(&b)).then_some(v))
     }
 }
 
@@ -125,9 +125,10 @@ fn walked(k: &Kernel, id: OpId, v: IxVarId) -> Vec<(BufferId, bool)> {
         let x = k.view(view);
         let Base::Buffer(b) = x.base else { return };
         let row = row_of(k, b);
-        let first = index.iter().zip(&x.strides).any(|(&i, &s)| {
-            matches!(k.ix_expr(i), IxExpr::Var(w) if w == v) && k.ix_const(s) == Some(row)
-        });
+        let first = index
+            .iter()
+            .zip(&x.strides)
+            .any(|(&i, &s)| matches!(k.ix_expr(i), IxExpr::Var(w) if w == v) && k.ix_const(s) == Some(row));
         if first && k.buffer(b).extents.first() == Some(&extent) {
             out.push((b, store));
         }
@@ -203,7 +204,11 @@ impl Lower<'_> {
         }
         let x = self.k.buffer(b).clone();
         let [rows, cols] = x.extents.as_slice() else {
-            return Err(self.refuse(id, format!("operand `{}` has {} axes", x.name, x.extents.len()), "use tiles of rows"));
+            return Err(self.refuse(
+                id,
+                format!("operand `{}` has {} axes", x.name, x.extents.len()),
+                "use tiles of rows",
+            ));
         };
         let fp8 = matches!(x.dtype, DType::E4m3 | DType::E5m2);
         if !(matches!(x.dtype, DType::Bf16 | DType::F16) || fp8 && self.caps.fp8) {
@@ -221,7 +226,14 @@ impl Lower<'_> {
             return Err(self.refuse(id, "more operand tiles than flags", "use fewer tiles"));
         }
         let wish = format!("{}L1", x.name.trim_end_matches("_s"));
-        let l1 = self.buffer(&wish, type_of(x.dtype), size, rows.next_multiple_of(16) * cols.next_multiple_of(c0), Place::L1, x.span);
+        let l1 = self.buffer(
+            &wish,
+            type_of(x.dtype),
+            size,
+            rows.next_multiple_of(16) * cols.next_multiple_of(c0),
+            Place::L1,
+            x.span,
+        );
         self.bufs[l1.0].slots = 2;
         self.bufs[l1.0].whole = true;
         self.bufs[l1.0].what = format!("`{}`, {}[{rows}, {cols}]", x.name, x.dtype);
@@ -273,7 +285,8 @@ impl Lower<'_> {
         let k = self.k;
         let ops = &k.block(body).ops;
         let [a, b] = ops.as_slice() else { return Ok(false) };
-        let (Op::Load { result, view: from, index: fi }, Op::Store { value, view: to, index: ti, .. }) = (&k.op(*a).op, &k.op(*b).op)
+        let (Op::Load { result, view: from, index: fi }, Op::Store { value, view: to, index: ti, .. }) =
+            (&k.op(*a).op, &k.op(*b).op)
         else {
             return Ok(false);
         };
@@ -328,7 +341,9 @@ impl Lower<'_> {
         let wide = self.caps.register_vectors;
         let global = self.global(slab.param());
         let (u, v) = if wide { ("uint32_t", "uint64_t") } else { ("uint16_t", "uint16_t") };
-        let cast = |ty: &str, t: &Text| if t.s.parse::<i64>().is_ok() { t.s.clone() } else { format!("static_cast<{ty}>({})", t.s) };
+        let cast = |ty: &str, t: &Text| {
+            if t.s.parse::<i64>().is_ok() { t.s.clone() } else { format!("static_cast<{ty}>({})", t.s) }
+        };
         let params = |n: &str| {
             vec![
                 "Nd2NzParams nz;".to_string(),
@@ -359,7 +374,12 @@ impl Lower<'_> {
             lines.push("} else {".into());
             lines.push("nz.srcDValue = 1;".into());
             lines.push(format!("for (int64_t r = 0; r < {}; ++r) {{", rows.at(ADD)));
-            lines.push(format!("DataCopy({name}[r * {}], {global}[{} + r * ({})], nz);", 32 / o.dtype.bytes(1), start.at(ADD), stride.s));
+            lines.push(format!(
+                "DataCopy({name}[r * {}], {global}[{} + r * ({})], nz);",
+                32 / o.dtype.bytes(1),
+                start.at(ADD),
+                stride.s
+            ));
             lines.push("}".into());
             lines.push("}".into());
         } else {
@@ -385,7 +405,10 @@ impl Lower<'_> {
         if !self.caps.direct_exchange {
             return Err(self.refuse(
                 id,
-                format!("`{}` is made by vector code, which arch 2201 cannot hand to the cube yet", self.k.buffer(t).name),
+                format!(
+                    "`{}` is made by vector code, which arch 2201 cannot hand to the cube yet",
+                    self.k.buffer(t).name
+                ),
                 "fill the tile by a plain copy, or choose ascend950",
             ));
         }
@@ -398,7 +421,11 @@ impl Lower<'_> {
         let split = self.half_of(t);
         let rows = split.unwrap_or(o.rows / 2);
         if o.rows % 32 != 0 || tile.wide {
-            return Err(self.refuse(id, format!("a tile of {} rows cannot be handed to the cube", o.rows), "use a multiple of 32 rows"));
+            return Err(self.refuse(
+                id,
+                format!("a tile of {} rows cannot be handed to the cube", o.rows),
+                "use a multiple of 32 rows",
+            ));
         }
         let c0 = 32 / o.dtype.bytes(1);
         let (ub, l1) = (self.tensor(tile.buf), self.tensor(o.l1));
@@ -487,19 +514,28 @@ impl Lower<'_> {
         let ea = k.const_extents(*a).unwrap_or_default();
         let eb = k.const_extents(*b).unwrap_or_default();
         let (m, kk, n) = (ea[0], ea[1], eb[1]);
-        let (Some(oa), Some(ob)) = (self.matrix.operands.get(&ta).cloned(), self.matrix.operands.get(&tb).cloned()) else {
+        let (Some(oa), Some(ob)) = (self.matrix.operands.get(&ta).cloned(), self.matrix.operands.get(&tb).cloned())
+        else {
             return Err(bad(self, "an operand that nothing has filled"));
         };
         let size = oa.dtype.bytes(1);
         let c0 = 32 / size;
         if m % 32 != 0 || ra != 0 || k.buffer(acc).extents != [m, n] {
-            return Err(self.refuse(id, format!("a product of {m} rows is not shared between two vector cores"), "use a multiple of 32 rows"));
+            return Err(self.refuse(
+                id,
+                format!("a product of {m} rows is not shared between two vector cores"),
+                "use a multiple of 32 rows",
+            ));
         }
         if oa.dtype != ob.dtype || !turned_b && size != 2 {
             return Err(bad(self, "operands in this order or of these types"));
         }
         if kk % c0 != 0 || ca % c0 != 0 || cb % c0 != 0 || n % 16 != 0 || rb % 16 != 0 {
-            return Err(self.refuse(id, format!("a product of [{m}, {kk}] by [{kk}, {n}] fits no whole fractals"), "use multiples of 16 columns and of 32 bytes of K"));
+            return Err(self.refuse(
+                id,
+                format!("a product of [{m}, {kk}] by [{kk}, {n}] fits no whole fractals"),
+                "use multiples of 16 columns and of 32 bytes of K",
+            ));
         }
         // Columns of a step, K of a step.
         let (mut nq, mut kq) = (n, kk);
@@ -511,7 +547,11 @@ impl Lower<'_> {
             kq /= 2;
         }
         if m * nq * 4 > self.caps.l0c_bytes / 2 || m * kq * size > L0_SLOT || nq * kq * size > L0_SLOT {
-            return Err(self.refuse(id, format!("a product of [{m}, {kk}] by [{kk}, {n}] does not fit L0"), "choose a smaller tile (--config)"));
+            return Err(self.refuse(
+                id,
+                format!("a product of [{m}, {kk}] by [{kk}, {n}] does not fit L0"),
+                "choose a smaller tile (--config)",
+            ));
         }
         let span = k.op(id).span;
         let half = m / 2;
@@ -541,7 +581,8 @@ impl Lower<'_> {
                 Text::call("Part", &[&left, &Text::number(kk as i64)])
             })
         };
-        let kv = limit(&oa.valid_cols, ca).or(if turned_b { limit(&ob.valid_cols, cb) } else { limit(&ob.valid_rows, rb) });
+        let kv =
+            limit(&oa.valid_cols, ca).or(if turned_b { limit(&ob.valid_cols, cb) } else { limit(&ob.valid_rows, rb) });
         let depth = kv.map(|t| {
             let name = self.name("depth");
             self.push(Node::Say(Core::Both, format!("const int64_t {name} = {};", t.s)));
@@ -606,7 +647,11 @@ impl Lower<'_> {
         let end = depth.as_ref().map_or(kk.to_string(), |d| format!("static_cast<uint32_t>({})", d.s));
         let mut l = vec![
             "const uint32_t cSlot = partIt % 2;".to_string(),
-            format!("LocalTensor<float> cL0(TPosition::CO1, cSlot * {}, {});", self.caps.l0c_bytes / 2, self.caps.l0c_bytes / 8),
+            format!(
+                "LocalTensor<float> cL0(TPosition::CO1, cSlot * {}, {});",
+                self.caps.l0c_bytes / 2,
+                self.caps.l0c_bytes / 8
+            ),
             "WaitFlag<HardEvent::FIX_M>(cSlot);".into(),
             format!("for (uint32_t k0 = 0; k0 < {end}; k0 += {kq}) {{"),
         ];
@@ -680,9 +725,17 @@ impl Lower<'_> {
             }
             l.push("for (uint32_t j = 0; j < kFr; ++j) {".into());
             if turned_b {
-                l.push(format!("ld.startIndex = static_cast<uint16_t>((({cb} + k0) / {c0} + j) * {} + {} / 16);", rb16 / 16, at(rb)));
+                l.push(format!(
+                    "ld.startIndex = static_cast<uint16_t>((({cb} + k0) / {c0} + j) * {} + {} / 16);",
+                    rb16 / 16,
+                    at(rb)
+                ));
             } else {
-                l.push(format!("ld.startIndex = static_cast<uint16_t>({} / {c0} * {} + ({rb} + k0) / 16 + j);", at(cb), rb16 / 16));
+                l.push(format!(
+                    "ld.startIndex = static_cast<uint16_t>({} / {c0} * {} + ({rb} + k0) / 16 + j);",
+                    at(cb),
+                    rb16 / 16
+                ));
             }
             l.push(format!("LoadData(bL0[j * {}], {b}, ld);", nq * c0));
             l.push("}".into());
@@ -789,7 +842,13 @@ impl Lower<'_> {
                     vf::take_function(self, true);
                     let c = self.tensor(c);
                     let c = if steps > 1 { format!("{c}[{column}]") } else { c };
-                    format!("asc_vf_call<TakeScaled<{set}>>(\n    {}, {}, {}, {},\n    {sizes});", p(&to), p(&name), p(&self.tensor(r)), p(&c))
+                    format!(
+                        "asc_vf_call<TakeScaled<{set}>>(\n    {}, {}, {}, {},\n    {sizes});",
+                        p(&to),
+                        p(&name),
+                        p(&self.tensor(r)),
+                        p(&c)
+                    )
                 }
                 (_, _) => {
                     vf::take_function(self, false);
@@ -824,7 +883,8 @@ impl Lower<'_> {
             let n = half * nq;
             if set { format!("Adds({acc}, {name}, 0.0f, {n});") } else { format!("Add({acc}, {acc}, {name}, {n});") }
         } else {
-            let x = format!("{acc}[r * {}{}]", tile.pitch, if steps > 1 { format!(" + {column}") } else { String::new() });
+            let x =
+                format!("{acc}[r * {}{}]", tile.pitch, if steps > 1 { format!(" + {column}") } else { String::new() });
             let y = format!("{name}[r * {nq}]");
             let op = if set { format!("Adds({x}, {y}, 0.0f, {nq});") } else { format!("Add({x}, {x}, {y}, {nq});") };
             format!("for (uint32_t r = 0; r < {half}; ++r) {{\n    {op}\n}}")
@@ -846,17 +906,40 @@ impl Lower<'_> {
         let core = self.core;
         self.core = Core::Vector;
         self.split_now = if rows { self.matrix.sub.map(|sub| (s.var, n as i64, sub)) } else { None };
-        let b = self.buffer(if rows { "rowScale" } else { "colScale" }, "float", 4, n.next_multiple_of(64), Place::Ub, span);
-        let ub = Ub { buf: b, dtype: DType::F32, width: 4, base: Text::number(0), multiple: 0, elem: vec![(s.var, 1)], opaque: vec![] };
+        let b = self.buffer(
+            if rows { "rowScale" } else { "colScale" },
+            "float",
+            4,
+            n.next_multiple_of(64),
+            Place::Ub,
+            span,
+        );
+        let ub = Ub {
+            buf: b,
+            dtype: DType::F32,
+            width: 4,
+            base: Text::number(0),
+            multiple: 0,
+            elem: vec![(s.var, 1)],
+            opaque: vec![],
+        };
         let r = self.scale_loop(id, s, &vars, &local, &ub, rows);
         self.split_now = None;
         self.core = core;
         r.map(|()| b)
     }
 
-    fn scale_loop(&mut self, id: OpId, s: GemmScale, vars: &[(IxVarId, usize)], local: &Local, ub: &Ub, rows: bool) -> Res<()> {
+    fn scale_loop(
+        &mut self,
+        id: OpId,
+        s: GemmScale,
+        vars: &[(IxVarId, usize)],
+        local: &Local,
+        ub: &Ub,
+        rows: bool,
+    ) -> Res<()> {
         let sites: Sites = self.sites_of(s.body, vars, local)?;
-        let mut f = Vf::new(self, id, local, vars, 1, &sites);
+        let mut f = Vf::new(self, local, vars, 1, &sites);
         f.body(s.body)?;
         let x = f.result_of(s.value);
         f.put(id, ub, x, DType::F32)?;
@@ -878,4 +961,3 @@ pub fn ring_constants(bytes: usize) -> String {
 pub fn ring_bytes(l: &Lower<'_>, bufs: &[super::tree::Buf]) -> Option<usize> {
     l.matrix.part.map(|p| bufs[p.0].bytes)
 }
-

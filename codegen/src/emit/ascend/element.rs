@@ -347,7 +347,7 @@ impl Lower<'_> {
             }
             return Ok(());
         }
-        let mut f = Vf::new(self, id, local, vars, Self::lanes(vars), &sites);
+        let mut f = Vf::new(self, local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         let (call, reads, writes) = f.finish(&name);
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
@@ -408,13 +408,13 @@ impl Lower<'_> {
         let (call, reads, writes) = if last {
             let mut order = kept.clone();
             order.push(all[axis]);
-            let mut f = Vf::new(self, id, &local, &order, 1, &sites);
+            let mut f = Vf::new(self, &local, &order, 1, &sites);
             let x = f.load_site(id, &from)?;
             f.fold(id, op, d, x, true, &to)?;
             f.finish(&name)
         } else {
             let n = Self::lanes(&kept).min(kept.len());
-            let mut f = Vf::new(self, id, &local, &kept, n, &sites);
+            let mut f = Vf::new(self, &local, &kept, n, &sites);
             f.fold_columns(id, op, d, &from, all[axis], &to)?;
             f.finish(&name)
         };
@@ -487,7 +487,7 @@ impl Lower<'_> {
         };
         let b = self.buffer("total", ty, 4, vf::LANES, Place::Ub, self.k.op(id).span);
         let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![] };
-        let mut f = Vf::new(self, id, &local, vars, Self::lanes(vars), &sites);
+        let mut f = Vf::new(self, &local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         end(&mut f, id, &to)?;
         let (call, reads, writes) = f.finish("Total");

@@ -78,10 +78,6 @@ impl Form {
             (Some(_), Some(_)) => None,
         }
     }
-    /// The constant part.
-    pub fn constant(&self) -> i64 {
-        self.uniform.iter().filter(|(x, c)| x.is_none() && c.by.is_none()).map(|(_, c)| c.c).sum()
-    }
 }
 
 /// What an element body defines: everything that may differ between elements.

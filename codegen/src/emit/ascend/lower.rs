@@ -4,8 +4,8 @@
 //! (memory), how they reach global memory in `stage`, matrix products in `cube`.
 
 use super::form::{Coef, Form, Forms, Local};
+use super::scalar;
 use super::tree::{Buf, BufId, Core, Inst, Node, Pipe, Place};
-use super::{Options, scalar};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
 use crate::emit::cuda::expr::{ADD, MUL, Text, UNARY};
@@ -45,8 +45,6 @@ pub struct Lower<'a> {
     pub facts: &'a Facts,
     /// Chip.
     pub caps: NpuCaps,
-    /// Options.
-    pub options: Options,
     /// Element variables of reductions.
     pub axes: &'a HashMap<OpId, Vec<IxVarId>>,
     /// Identifiers taken.

@@ -10,6 +10,7 @@ mod form;
 mod lower;
 mod mem;
 mod plan;
+mod ring;
 mod scalar;
 mod serial;
 mod stage;
@@ -61,7 +62,7 @@ pub fn emit(kernel: &Kernel, _: &Facts, target: Target, options: &Options) -> Re
     let (mut wide, mut wide_stages) = (HashSet::new(), HashSet::new());
     // Some tiles turn out to need another form while their uses are lowered; then the lowering starts again.
     loop {
-        let mut l = lowering(&kernel, &ranges, &facts, caps, *options, &axes, sub);
+        let mut l = lowering(&kernel, &ranges, &facts, caps, &axes, sub);
         (l.wide, l.wide_stages) = (wide, wide_stages);
         let r = l.kernel();
         if r.is_err() && l.wishes() {
@@ -234,7 +235,6 @@ fn lowering<'a>(
     ranges: &'a Ranges,
     facts: &'a Facts,
     caps: NpuCaps,
-    options: Options,
     axes: &'a HashMap<OpId, Vec<IxVarId>>,
     sub: IxId,
 ) -> Lower<'a> {
@@ -243,7 +243,6 @@ fn lowering<'a>(
         ranges,
         facts,
         caps,
-        options,
         axes,
         names: RESERVED.iter().map(|s| s.to_string()).collect(),
         bufs: vec![],
@@ -448,10 +447,20 @@ impl Printer<'_> {
         let roles: Vec<(Core, &str)> =
             if cubes { vec![(Core::Cube, "Cube"), (Core::Vector, "Vector")] } else { vec![(Core::Vector, "Vector")] };
         let mut bufs = std::mem::take(&mut self.l.bufs);
-        plan::place(k, &nodes, &mut bufs, &self.caps, cubes)?;
+        let (mut doubled, mut nodes) = (BTreeSet::new(), nodes);
+        if !cubes && !self.options.bring_up {
+            let (mut two, mut twice) = (nodes.clone(), bufs.clone());
+            let ring = ring::double(&mut two, &mut twice);
+            if !ring.is_empty() && plan::place(k, &two, &mut twice, &self.caps, cubes).is_ok() {
+                (doubled, nodes, bufs) = (ring, two, twice);
+            }
+        }
+        if doubled.is_empty() {
+            plan::place(k, &nodes, &mut bufs, &self.caps, cubes)?;
+        }
         let mut programs = vec![];
-        for &(core, name) in &roles {
-            programs.push(self.program(&nodes, &bufs, core, name, cubes));
+        for &(core, _name) in &roles {
+            programs.push(self.program(&nodes, &bufs, core, &doubled, cubes));
         }
         let entry = k.dtypes.iter().fold(k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
         let space = format!("{}_k", k.name);
@@ -641,17 +650,16 @@ impl Printer<'_> {
         nodes: &[Node],
         bufs: &[Buf],
         core: Core,
-        name: &str,
+        doubled: &BTreeSet<BufId>,
         mixed: bool,
     ) -> (String, BTreeSet<BufId>) {
-        let _ = name;
         let k = self.l.k;
         let mine = tree::for_core(nodes, core);
         let ringed: BTreeSet<BufId> = self.l.ringed();
         let edges = if self.options.bring_up {
             sync::Waits::new()
         } else {
-            sync::plan(&mine, bufs, &ringed, !self.caps.register_vectors)
+            sync::plan(&mine, bufs, &ringed, doubled, !self.caps.register_vectors)
         };
         let bring_up = self.options.bring_up;
         let before: Box<Before<'_>> = Box::new(move |id| {

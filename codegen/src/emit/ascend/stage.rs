@@ -6,7 +6,7 @@
 
 use super::form::{Coef, Form, Local};
 use super::lower::{Lower, Res, type_of};
-use super::tree::{BufId, Core, Node, Pipe, Place};
+use super::tree::{BufId, Core, Pipe, Place};
 use crate::emit::cuda::expr::{ADD, Text, UNARY};
 use crate::ir::{DType, IxExpr, IxId, IxVarId, OpId, ParamId, SpanId, ViewId};
 
@@ -391,6 +391,7 @@ impl Lower<'_> {
     /// Copies a box in.
     pub fn copy_in(&mut self, slab: &Slab, buf: BufId, base: &Text) {
         let name = self.tensor(buf);
+        let mut clearing = vec![];
         if slab.partial() {
             let b = &self.bufs[buf.0];
             let (bytes, size) = (b.bytes, b.bytes / b.elements.max(1));
@@ -407,10 +408,17 @@ impl Lower<'_> {
             } else {
                 super::mem::clear(self, buf, bytes, size)
             };
-            let lines = vec![format!("if ({}) {{", tests.join(" || ")), format!("    {clear}"), "}".into()];
-            self.inst(Core::Vector, Pipe::V, lines, &[], &[buf]);
+            // Only at the edge of a tensor, so all pipes may meet there.
+            clearing = vec![
+                format!("if ({}) {{", tests.join(" || ")),
+                "    PipeBarrier<PIPE_ALL>();".into(),
+                format!("    {clear}"),
+                "    PipeBarrier<PIPE_ALL>();".into(),
+                "}".into(),
+            ];
         }
-        let lines = self.moves(slab, buf, base, true);
+        let mut lines = clearing;
+        lines.extend(self.moves(slab, buf, base, true));
         self.inst(Core::Vector, Pipe::Mte2, lines, &[], &[buf]);
     }
 
@@ -528,16 +536,5 @@ impl Lower<'_> {
             lines.push(format!("{}}}", pad(depth)));
         }
         lines
-    }
-
-    /// Adds what `f` lowers as statements of a loop over `0..n` named like `wish`.
-    pub fn repeat(&mut self, wish: &str, n: usize, f: impl FnOnce(&mut Self, &str) -> Res<()>) -> Res<()> {
-        if n == 1 {
-            return f(self, "0");
-        }
-        let name = self.name(wish);
-        let nodes = self.inner(|l| f(l, &name))?;
-        self.push(Node::Loop { head: format!("for (int64_t {name} = 0; {name} < {n}; ++{name})"), body: nodes });
-        Ok(())
     }
 }

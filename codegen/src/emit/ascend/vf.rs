@@ -49,7 +49,6 @@ pub struct Vf<'v, 'a> {
     /// The lowering.
     pub lo: &'v mut Lower<'a>,
     local: &'v Local,
-    op: OpId,
     outer: Vec<(IxVarId, usize, String)>,
     lanes: Vec<(IxVarId, usize)>,
     once: Vec<String>,
@@ -89,7 +88,6 @@ impl<'v, 'a> Vf<'v, 'a> {
     /// A function for the loop of `op` over `vars`, outermost first; `lanes` of them, counted from the last, go along lanes.
     pub fn new(
         lo: &'v mut Lower<'a>,
-        op: OpId,
         local: &'v Local,
         vars: &[(IxVarId, usize)],
         lanes: usize,
@@ -106,7 +104,6 @@ impl<'v, 'a> Vf<'v, 'a> {
         Vf {
             lo,
             local,
-            op,
             outer: named,
             lanes,
             once: vec![],
