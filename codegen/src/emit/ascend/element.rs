@@ -33,25 +33,51 @@ impl Lower<'_> {
     /// `parallel`.
     pub fn parallel(&mut self, id: OpId) -> Res<()> {
         let Op::Parallel { vars, extents, body, .. } = &self.k.op(id).op else { return Ok(()) };
-        let vars: Vec<(IxVarId, usize)> = vars.iter().copied().zip(extents.iter().copied()).collect();
+        let mut vars: Vec<(IxVarId, usize)> = vars.iter().copied().zip(extents.iter().copied()).collect();
         if self.matrix_loop(id, &vars, *body)? {
             return Ok(());
         }
+        let body = *body;
+        if !self.matrix.on {
+            return self.own_loop(id, &vars, body);
+        }
+        let (core, split) = (self.core, self.split_now);
+        self.core = Core::Vector;
+        if let (Some(v), Some(sub)) = (self.matrix.split_var(self.k, id), self.matrix.sub)
+            && let Some(x) = vars.iter_mut().find(|x| x.0 == v)
+        {
+            x.1 /= 2;
+            self.split_now = Some((v, x.1 as i64, sub));
+        }
+        let r = self.own_loop(id, &vars, body);
+        self.split_now = split;
+        self.core = core;
+        r?;
+        for (b, written) in self.tiles_touched(id) {
+            if written && self.is_operand(b) {
+                self.hand_over(id, b)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An element loop on vector cores.
+    fn own_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
         let local = Local::of(self.k, id);
-        let accesses = self.accesses(*body);
+        let accesses = self.accesses(body);
         let what = self.what(&accesses);
         self.at(id, &what);
-        if self.plain_copy(*body, &accesses, &vars, &local)? {
+        if self.plain_copy(body, &accesses, vars, &local)? {
             return Ok(());
         }
         let before = self.save();
-        match self.vector_loop(id, &vars, *body, &local, &accesses) {
+        match self.vector_loop(id, vars, body, &local, &accesses) {
             Ok(()) => Ok(()),
             Err(e) if self.wishes() => Err(e),
             Err(e) => {
                 self.restore(before);
                 let before = self.save();
-                match self.serial_loop(id, &vars, *body) {
+                match self.serial_loop(id, vars, body) {
                     Ok(()) => Ok(()),
                     Err(_) => {
                         self.restore(before);
@@ -190,8 +216,12 @@ impl Lower<'_> {
         if self.needs(id, view).iter().any(|&n| n) {
             return Ok(None);
         }
+        let own = self.matrix.split.contains(&b);
         let f = {
-            let forms = self.forms(local);
+            let mut forms = self.forms(local);
+            if own {
+                forms.split = None;
+            }
             forms.address(&v, index)
         };
         let Some(f) = f else { return Ok(None) };
@@ -259,6 +289,13 @@ impl Lower<'_> {
         Ok((sites, out))
     }
 
+    /// Places of the accesses of a body that only reads.
+    pub fn sites_of(&mut self, body: BlockId, vars: &[(IxVarId, usize)], local: &Local) -> Res<Sites> {
+        let accesses = self.accesses(body);
+        let id = accesses.first().map_or(OpId(0), |a| a.id);
+        self.sites(id, &accesses, vars, local).map(|s| s.0)
+    }
+
     /// A copy of a stage with narrow elements in words.
     fn widened(&mut self, ub: &Ub, span: crate::ir::SpanId) -> Ub {
         let n = self.bufs[ub.buf.0].elements;
@@ -310,7 +347,7 @@ impl Lower<'_> {
             }
             return Ok(());
         }
-        let mut f = Vf::new(self, id, local, vars, Self::lanes(vars), &sites);
+        let mut f = Vf::new(self, local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         let (call, reads, writes) = f.finish(&name);
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
@@ -327,7 +364,10 @@ impl Lower<'_> {
         let (op, src, dst, axis) = (*op, *src, *dst, *axis);
         let vars = self.axes.get(&id).cloned().unwrap_or_default();
         let extents = k.const_extents(src).unwrap_or_default();
-        let all: Vec<(IxVarId, usize)> = vars.into_iter().zip(extents).collect();
+        let mut all: Vec<(IxVarId, usize)> = vars.into_iter().zip(extents).collect();
+        if self.half_of(dst).is_some() && axis > 0 {
+            all[0].1 /= 2;
+        }
         let local = Local { vars: all.iter().map(|v| v.0).collect(), values: Default::default() };
         let what = format!("{} of {}", op.name(), k.buffer(dst).name);
         self.at(id, &what);
@@ -368,13 +408,13 @@ impl Lower<'_> {
         let (call, reads, writes) = if last {
             let mut order = kept.clone();
             order.push(all[axis]);
-            let mut f = Vf::new(self, id, &local, &order, 1, &sites);
+            let mut f = Vf::new(self, &local, &order, 1, &sites);
             let x = f.load_site(id, &from)?;
             f.fold(id, op, d, x, true, &to)?;
             f.finish(&name)
         } else {
             let n = Self::lanes(&kept).min(kept.len());
-            let mut f = Vf::new(self, id, &local, &kept, n, &sites);
+            let mut f = Vf::new(self, &local, &kept, n, &sites);
             f.fold_columns(id, op, d, &from, all[axis], &to)?;
             f.finish(&name)
         };
@@ -447,7 +487,7 @@ impl Lower<'_> {
         };
         let b = self.buffer("total", ty, 4, vf::LANES, Place::Ub, self.k.op(id).span);
         let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![] };
-        let mut f = Vf::new(self, id, &local, vars, Self::lanes(vars), &sites);
+        let mut f = Vf::new(self, &local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         end(&mut f, id, &to)?;
         let (call, reads, writes) = f.finish("Total");

@@ -78,10 +78,6 @@ impl Form {
             (Some(_), Some(_)) => None,
         }
     }
-    /// The constant part.
-    pub fn constant(&self) -> i64 {
-        self.uniform.iter().filter(|(x, c)| x.is_none() && c.by.is_none()).map(|(_, c)| c.c).sum()
-    }
 }
 
 /// What an element body defines: everything that may differ between elements.
@@ -118,6 +114,8 @@ pub struct Forms<'a> {
     pub ranges: &'a Ranges,
     /// What differs between elements.
     pub local: &'a Local,
+    /// A variable that counts the elements of one vector core: its own number starts after those of the first core.
+    pub split: Option<(IxVarId, i64, IxId)>,
 }
 
 impl Forms<'_> {
@@ -170,6 +168,9 @@ impl Forms<'_> {
             let e = self.k.ix_expr(atom);
             if let IxExpr::Var(v) = e {
                 f.elem.push((v, c));
+                if let Some((_, half, sub)) = self.split.filter(|s| s.0 == v) {
+                    f.uniform.push((Some(sub), Coef::new(c.c * half)));
+                }
             } else if let IxExpr::Mul(x, y) = e
                 && self.lanewise(x) != self.lanewise(y)
             {

@@ -4,8 +4,8 @@
 //! (memory), how they reach global memory in `stage`, matrix products in `cube`.
 
 use super::form::{Coef, Form, Forms, Local};
+use super::scalar;
 use super::tree::{Buf, BufId, Core, Inst, Node, Pipe, Place};
-use super::{Options, scalar};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
 use crate::emit::cuda::expr::{ADD, MUL, Text, UNARY};
@@ -45,8 +45,6 @@ pub struct Lower<'a> {
     pub facts: &'a Facts,
     /// Chip.
     pub caps: NpuCaps,
-    /// Options.
-    pub options: Options,
     /// Element variables of reductions.
     pub axes: &'a HashMap<OpId, Vec<IxVarId>>,
     /// Identifiers taken.
@@ -69,6 +67,8 @@ pub struct Lower<'a> {
     pub wish_stages: HashSet<OpId>,
     /// Tiles that matrix products read or write, see `cube`.
     pub matrix: super::cube::Matrix,
+    /// The loop variable that is shared between two vector cores, the half of its extent, and the index `sub`.
+    pub split_now: Option<(IxVarId, i64, IxId)>,
     /// Text of index variables.
     pub index: HashMap<IxVarId, Text>,
     /// Text of block-level values.
@@ -161,7 +161,11 @@ impl<'a> Lower<'a> {
             Place::L0c => 1024,
             Place::Workspace => 512,
         };
-        let bytes = (size * elements).max(1).next_multiple_of(align);
+        let mut bytes = (size * elements).max(1).next_multiple_of(align);
+        if place == Place::Ub && self.caps.register_vectors {
+            // The last register of a row reaches past the row's end; nothing that the same function stores may lie there.
+            bytes += 256 - align;
+        }
         let elements = if size == 0 { 0 } else { bytes / size };
         self.bufs.push(Buf { name, ty, elements, bytes, slots: 1, place, whole: false, span, what, offset: 0 });
         BufId(self.bufs.len() - 1)
@@ -176,7 +180,7 @@ impl<'a> Lower<'a> {
     }
     /// Forms of what op `local` makes differ.
     pub fn forms<'b>(&'b self, local: &'b Local) -> Forms<'b> {
-        Forms { k: self.k, ranges: self.ranges, local }
+        Forms { k: self.k, ranges: self.ranges, local, split: self.split_now }
     }
     /// Global tensor of a parameter.
     pub fn global(&self, p: ParamId) -> String {
@@ -268,7 +272,13 @@ impl<'a> Lower<'a> {
         let x = self.k.buffer(b).clone();
         let wide = self.wide.contains(&b);
         let row = x.extents.last().copied().unwrap_or(1).max(1);
-        let rows = x.extents.iter().product::<usize>() / row;
+        let mut rows = x.extents.iter().product::<usize>() / row;
+        let mut whole = x.extents.iter().product::<usize>();
+        if let Some(half) = self.half_of(b) {
+            let all = x.extents.first().copied().unwrap_or(1).max(1);
+            whole = whole / all * half;
+            rows = (rows / all * half).max(1);
+        }
         let bits = if wide { 32 } else { x.dtype.bits().max(8) };
         let pitch = if rows > 1 && row * bits % (8 * self.caps.align_bytes) != 0 && self.rows_apart(b, row) {
             row.next_multiple_of(8 * self.caps.align_bytes / bits)
@@ -277,7 +287,8 @@ impl<'a> Lower<'a> {
         };
         let ty = if wide { "uint32_t" } else { type_of(x.dtype) };
         // A vector that is a whole register long may be read a little past its end.
-        let buf = self.buffer(&x.name, ty, bits / 8, rows * pitch, Place::Ub, x.span);
+        let elements = if x.extents.len() > 1 { rows * pitch } else { whole };
+        let buf = self.buffer(&x.name, ty, bits / 8, elements, Place::Ub, x.span);
         let shape: Vec<_> = x.extents.iter().map(usize::to_string).collect();
         self.bufs[buf.0].what = format!("`{}`, {}[{}]", x.name, x.dtype, shape.join(", "));
         let t = Tile { buf, row, pitch, wide };
@@ -319,6 +330,7 @@ impl<'a> Lower<'a> {
     pub fn block(&mut self, b: BlockId) -> Res<()> {
         for &id in &self.k.block(b).ops {
             self.op(id)?;
+            self.release(b, id);
         }
         Ok(())
     }

@@ -315,7 +315,7 @@ impl Mem<'_, '_> {
             (Row::Scalar(s), DType::F32 | DType::I32 | DType::U32) => {
                 self.vector(format!("Duplicate({t}, static_cast<{}>({}), {n});", type_of(d), s.s), &[], &[u.buf]);
             }
-            (Row::Vec(from, b), DType::F32) => self.vector(format!("Adds({t}, {from}, 0.0f, {n});"), &[b], &[u.buf]),
+            (Row::Vec(from, b), DType::F32) => self.vector(format!("Muls({t}, {from}, 1.0f, {n});"), &[b], &[u.buf]),
             (Row::Vec(from, b), DType::I32) => self.vector(format!("Adds({t}, {from}, 0, {n});"), &[b], &[u.buf]),
             (Row::Narrow(from, b, to), _) if to == d => {
                 self.vector(format!("Cast({t}, {from}, RoundMode::CAST_RINT, {n});"), &[b], &[u.buf]);
@@ -507,8 +507,10 @@ pub fn reduce(
             v(l, format!("{f}<float>({on}, {pn}, {groups}, 1, 1, 1, 8{order});"), &[part], &[one]);
         } else {
             let top = groups.div_ceil(64);
-            v(l, format!("{f}<float>({on}, {pn}, 64, {top}, 1, 1, 8{order});"), &[part], &[one]);
-            v(l, format!("{f}<float>({on}, {on}, {top}, 1, 1, 1, 8{order});"), &[one], &[one]);
+            let whole = l.buffer("folds", "float", 4, 64, Place::Ub, span);
+            let wn = l.tensor(whole);
+            v(l, format!("{f}<float>({wn}, {pn}, 64, {top}, 1, 1, 8{order});"), &[part], &[whole]);
+            v(l, format!("{f}<float>({on}, {wn}, {top}, 1, 1, 1, 8{order});"), &[whole], &[one]);
         }
     }
     let name = l.tensor(to.buf);

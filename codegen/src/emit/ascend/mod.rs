@@ -10,6 +10,7 @@ mod form;
 mod lower;
 mod mem;
 mod plan;
+mod ring;
 mod scalar;
 mod serial;
 mod stage;
@@ -24,7 +25,7 @@ use crate::abi::{SigArg, Signature};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
 use crate::emit::cuda::expr::Text;
-use crate::ir::{DType, IxVar, IxVarId, IxVarKind, Kernel, Op, OpId, ParamId, ParamKind, SymId};
+use crate::ir::{DType, IxExpr, IxId, IxVar, IxVarId, IxVarKind, Kernel, Op, OpId, ParamId, ParamKind, SymId};
 use crate::pass::expand;
 use crate::target::{NpuCaps, Target};
 use crate::valid::{self, Facts};
@@ -55,13 +56,13 @@ pub fn emit(kernel: &Kernel, _: &Facts, target: Target, options: &Options) -> Re
         let d = Diagnostic::error(kernel, kernel.span, "C0001", format!("`{}` takes no AscendC text", target.name()));
         return Err(vec![d.help("choose ascend910b or ascend950")]);
     };
-    let (kernel, axes) = prepare(kernel.clone());
+    let (kernel, axes, sub) = prepare(kernel.clone());
     let facts = valid::check(&kernel)?;
     let ranges = Ranges::new(&kernel);
     let (mut wide, mut wide_stages) = (HashSet::new(), HashSet::new());
     // Some tiles turn out to need another form while their uses are lowered; then the lowering starts again.
     loop {
-        let mut l = lowering(&kernel, &ranges, &facts, caps, *options, &axes);
+        let mut l = lowering(&kernel, &ranges, &facts, caps, &axes, sub);
         (l.wide, l.wide_stages) = (wide, wide_stages);
         let r = l.kernel();
         if r.is_err() && l.wishes() {
@@ -76,7 +77,7 @@ pub fn emit(kernel: &Kernel, _: &Facts, target: Target, options: &Options) -> Re
 }
 
 /// Copies and fills as element loops, and variables for the axes of reductions.
-fn prepare(kernel: Kernel) -> (Kernel, HashMap<OpId, Vec<IxVarId>>) {
+fn prepare(kernel: Kernel) -> (Kernel, HashMap<OpId, Vec<IxVarId>>, IxId) {
     let mut k = expand::copies(kernel);
     let mut axes = HashMap::new();
     for i in 0..k.ops.len() {
@@ -92,7 +93,11 @@ fn prepare(kernel: Kernel) -> (Kernel, HashMap<OpId, Vec<IxVarId>>) {
         }
         axes.insert(OpId(i as u32), vars);
     }
-    (k, axes)
+    // Which of a group's two vector cores.
+    let (lo, hi) = (k.ix_const_id(0), k.ix_const_id(1));
+    k.ix_vars.push(IxVar { name: "sub".into(), kind: IxVarKind::Loop, lo: Some(lo), hi: Some(hi), span: k.span });
+    let sub = k.intern(IxExpr::Var(IxVarId(k.ix_vars.len() as u32 - 1)));
+    (k, axes, sub)
 }
 
 /// Words a source name may not become.
@@ -230,15 +235,14 @@ fn lowering<'a>(
     ranges: &'a Ranges,
     facts: &'a Facts,
     caps: NpuCaps,
-    options: Options,
     axes: &'a HashMap<OpId, Vec<IxVarId>>,
+    sub: IxId,
 ) -> Lower<'a> {
     let mut l = Lower {
         k,
         ranges,
         facts,
         caps,
-        options,
         axes,
         names: RESERVED.iter().map(|s| s.to_string()).collect(),
         bufs: vec![],
@@ -249,7 +253,8 @@ fn lowering<'a>(
         wide_stages: HashSet::new(),
         wish_wide: HashSet::new(),
         wish_stages: HashSet::new(),
-        matrix: cube::Matrix::default(),
+        matrix: cube::Matrix::of(k, sub),
+        split_now: None,
         index: HashMap::new(),
         values: HashMap::new(),
         vars: HashMap::new(),
@@ -318,13 +323,11 @@ impl Lower<'_> {
         for e in &extents {
             total = Text::mul(&total, e);
         }
-        let out = vec![
-            Node::Say(Core::Both, format!("const int64_t blocks = {};", total.s)),
-            Node::Loop {
-                head: "for (int64_t block = BLOCK_FIRST; block < blocks; block += GetBlockNum())".into(),
-                body,
-            },
-        ];
+        let (mut out, last) = self.frame();
+        out.push(Node::Say(Core::Both, format!("const int64_t blocks = {};", total.s)));
+        let head = "for (int64_t block = BLOCK_FIRST; block < blocks; block += GetBlockNum())".into();
+        out.push(Node::Loop { head, body });
+        out.extend(last);
         Ok(out)
     }
 }
@@ -340,6 +343,11 @@ const HELPERS: &[(&str, &str)] = &[
         "Part",
         "// How many of `full` elements exist if `left` do from the first on.\n\
          __aicore__ inline int64_t Part(int64_t left, int64_t full) { return left < 0 ? 0 : left < full ? left : full; }",
+    ),
+    (
+        "PadOf",
+        "// Elements that fill the last line of a copy.\n\
+         __aicore__ inline uint8_t PadOf(int64_t n, int64_t line) { return static_cast<uint8_t>((line - n % line) % line); }",
     ),
     (
         "FloorDiv",
@@ -439,10 +447,20 @@ impl Printer<'_> {
         let roles: Vec<(Core, &str)> =
             if cubes { vec![(Core::Cube, "Cube"), (Core::Vector, "Vector")] } else { vec![(Core::Vector, "Vector")] };
         let mut bufs = std::mem::take(&mut self.l.bufs);
-        plan::place(k, &nodes, &mut bufs, &self.caps, cubes)?;
+        let (mut doubled, mut nodes) = (BTreeSet::new(), nodes);
+        if !cubes && !self.options.bring_up {
+            let (mut two, mut twice) = (nodes.clone(), bufs.clone());
+            let ring = ring::double(&mut two, &mut twice);
+            if !ring.is_empty() && plan::place(k, &two, &mut twice, &self.caps, cubes).is_ok() {
+                (doubled, nodes, bufs) = (ring, two, twice);
+            }
+        }
+        if doubled.is_empty() {
+            plan::place(k, &nodes, &mut bufs, &self.caps, cubes)?;
+        }
         let mut programs = vec![];
-        for &(core, name) in &roles {
-            programs.push(self.program(&nodes, &bufs, core, name, cubes));
+        for &(core, _name) in &roles {
+            programs.push(self.program(&nodes, &bufs, core, &doubled, cubes));
         }
         let entry = k.dtypes.iter().fold(k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
         let space = format!("{}_k", k.name);
@@ -477,6 +495,12 @@ impl Printer<'_> {
         out += "#include \"kernel_operator.h\"\n\nusing namespace AscendC;\n\n";
         out += &format!("namespace {space} {{\n\n");
         out += &self.map(&bufs, &text, cubes, workspace);
+        if let Some(bytes) = cube::ring_bytes(&self.l, &bufs) {
+            out += &cube::ring_constants(bytes);
+            if self.caps.direct_exchange {
+                out += "constexpr FixpipeConfig TO_UB_ROWS = {CO2Layout::ROW_MAJOR, true};\n\n";
+            }
+        }
         let mut code = self.l.functions.join("\n\n");
         code += &text;
         let mut wanted: BTreeSet<usize> = BTreeSet::new();
@@ -626,17 +650,16 @@ impl Printer<'_> {
         nodes: &[Node],
         bufs: &[Buf],
         core: Core,
-        name: &str,
+        doubled: &BTreeSet<BufId>,
         mixed: bool,
     ) -> (String, BTreeSet<BufId>) {
-        let _ = name;
         let k = self.l.k;
         let mine = tree::for_core(nodes, core);
         let ringed: BTreeSet<BufId> = self.l.ringed();
         let edges = if self.options.bring_up {
-            sync::Edges::new()
+            sync::Waits::new()
         } else {
-            sync::plan(&mine, bufs, &ringed, !self.caps.register_vectors)
+            sync::plan(&mine, bufs, &ringed, doubled, !self.caps.register_vectors)
         };
         let bring_up = self.options.bring_up;
         let before: Box<Before<'_>> = Box::new(move |id| {

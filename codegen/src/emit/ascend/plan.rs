@@ -139,6 +139,7 @@ impl Walk {
                     self.block(then);
                     self.block(els);
                 }
+                Node::Group(list) => self.block(list),
                 Node::At(..) | Node::Say(..) | Node::Leave(_) => {}
             }
         }
@@ -159,7 +160,7 @@ fn firsts(nodes: &[Node], sure: bool, out: &mut BTreeMap<BufId, bool>) {
         match n {
             Node::Inst(i) => visit(i, sure, out),
             // A buffer that only an inner loop or a branch touches starts afresh in each run of that loop or branch.
-            Node::Loop { body, .. } => firsts(body, sure, out),
+            Node::Loop { body, .. } | Node::Group(body) => firsts(body, sure, out),
             Node::If { then, els, .. } => {
                 let mut a = BTreeMap::new();
                 firsts(then, sure, &mut a);

@@ -228,6 +228,7 @@ impl Lower<'_> {
                 | super::tree::Node::At(..)
                 | super::tree::Node::Loop { .. }
                 | super::tree::Node::If { .. }
+                | super::tree::Node::Group(_)
                 | super::tree::Node::Leave(_) => return Err(self.no_scalar(id)),
             }
         }

@@ -6,7 +6,7 @@
 
 use super::form::{Coef, Form, Local};
 use super::lower::{Lower, Res, type_of};
-use super::tree::{BufId, Core, Node, Pipe, Place};
+use super::tree::{BufId, Core, Pipe, Place};
 use crate::emit::cuda::expr::{ADD, Text, UNARY};
 use crate::ir::{DType, IxExpr, IxId, IxVarId, OpId, ParamId, SpanId, ViewId};
 
@@ -58,6 +58,32 @@ pub struct Slab {
 }
 
 impl Slab {
+    /// The tensor.
+    pub fn param(&self) -> ParamId {
+        self.param
+    }
+    /// How much of a dimension exists, if not all of it.
+    pub fn valid(&self, d: usize) -> Option<Text> {
+        if d < self.dims.len() { self.dims[d].valid.clone() } else { None }
+    }
+    /// The dimensions that are rows and columns of a tile with this form and row length; the columns follow each other in
+    /// global memory.
+    pub fn matrix(&self, tile: &Form, cols: i64) -> Option<[usize; 2]> {
+        if !self.ranged.is_empty() || !tile.opaque.is_empty() || self.dims.len() > 2 {
+            return None;
+        }
+        let step = |d: usize| {
+            let &(v, _) = self.vars[d].last()?;
+            tile.coef(v)?.constant()
+        };
+        let col = (0..self.dims.len()).find(|&d| step(d) == Some(1) && self.dims[d].stride == Coef::new(1))?;
+        let row = (0..self.dims.len()).find(|&d| d != col && step(d) == Some(cols))?;
+        (self.vars[row].len() == 1).then_some([row, col])
+    }
+    /// First element, distance of the elements of a dimension, and the condition under which anything exists.
+    pub fn source(&self, l: &Lower<'_>, d: usize) -> (Text, Text, Option<Text>) {
+        (self.start.clone(), l.coef(self.dims[d].stride), self.cond.clone())
+    }
     /// True if copies may leave a part of the box as it was.
     fn partial(&self) -> bool {
         self.cond.is_some() || self.dims.iter().any(|d| d.valid.is_some())
@@ -365,6 +391,7 @@ impl Lower<'_> {
     /// Copies a box in.
     pub fn copy_in(&mut self, slab: &Slab, buf: BufId, base: &Text) {
         let name = self.tensor(buf);
+        let mut clearing = vec![];
         if slab.partial() {
             let b = &self.bufs[buf.0];
             let (bytes, size) = (b.bytes, b.bytes / b.elements.max(1));
@@ -381,16 +408,29 @@ impl Lower<'_> {
             } else {
                 super::mem::clear(self, buf, bytes, size)
             };
-            let lines = vec![format!("if ({}) {{", tests.join(" || ")), format!("    {clear}"), "}".into()];
-            self.inst(Core::Vector, Pipe::V, lines, &[], &[buf]);
+            // Only at the edge of a tensor, so all pipes may meet there.
+            clearing = vec![
+                format!("if ({}) {{", tests.join(" || ")),
+                "    PipeBarrier<PIPE_ALL>();".into(),
+                format!("    {clear}"),
+                "    PipeBarrier<PIPE_ALL>();".into(),
+                "}".into(),
+            ];
         }
-        let lines = self.moves(slab, buf, base, true);
+        let mut lines = clearing;
+        lines.extend(self.moves(slab, buf, base, true));
         self.inst(Core::Vector, Pipe::Mte2, lines, &[], &[buf]);
     }
 
     /// Copies a box out.
     pub fn copy_out(&mut self, slab: &Slab, buf: BufId, base: &Text) {
-        let lines = self.moves(slab, buf, base, false);
+        let mut lines = self.moves(slab, buf, base, false);
+        if self.matrix.on && self.split_now.is_none() {
+            // Both vector cores have the same.
+            lines.insert(0, "if (sub == 0) {".into());
+            lines.push("}".into());
+            lines = super::vf::indent(&lines.iter().map(|l| l.trim_start().to_string()).collect::<Vec<_>>(), 0);
+        }
         self.inst(Core::Vector, Pipe::Mte3, lines, &[buf], &[]);
     }
 
@@ -480,7 +520,13 @@ impl Lower<'_> {
         let (g, u) = (at(&global, &from), at(&tensor, &to));
         let _ = whole;
         let text = if into {
-            format!("DataCopyPad({u}, {g}, {params}, DataCopyPadExtParams<{ty}>{{false, 0, 0, {ty}()}});")
+            let per_line = line / size;
+            let fill = match number(&run) {
+                Some(n) if n % per_line == 0 => "false, 0, 0".to_string(),
+                Some(n) => format!("true, 0, {}", per_line - n % per_line),
+                None => format!("true, 0, PadOf({}, {per_line})", run.s),
+            };
+            format!("DataCopyPad({u}, {g}, {params}, DataCopyPadExtParams<{ty}>{{{fill}, {ty}()}});")
         } else {
             format!("DataCopyPad({g}, {u}, {params});")
         };
@@ -490,16 +536,5 @@ impl Lower<'_> {
             lines.push(format!("{}}}", pad(depth)));
         }
         lines
-    }
-
-    /// Adds what `f` lowers as statements of a loop over `0..n` named like `wish`.
-    pub fn repeat(&mut self, wish: &str, n: usize, f: impl FnOnce(&mut Self, &str) -> Res<()>) -> Res<()> {
-        if n == 1 {
-            return f(self, "0");
-        }
-        let name = self.name(wish);
-        let nodes = self.inner(|l| f(l, &name))?;
-        self.push(Node::Loop { head: format!("for (int64_t {name} = 0; {name} < {n}; ++{name})"), body: nodes });
-        Ok(())
     }
 }

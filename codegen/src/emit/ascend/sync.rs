@@ -1,72 +1,114 @@
 //! Events: which pipe has to wait for which before an instruction, found from the buffers they touch.
 //!
 //! Where an instruction depends on another pipe, the flag is set and waited for right before it. Such a pair is balanced on
-//! every path by itself, needs no prologue or epilogue, and has one id. Loops are walked until nothing changes, so conflicts
-//! with the step before are found too. Buffers whose order a ring keeps are left to the ring.
+//! every path by itself and needs no prologue or epilogue. A flag may be set again only when its last wait is known to be
+//! over; where no id of a pair of pipes is, all pipes meet instead. Loops are walked until nothing changes, so conflicts
+//! with the step before are found too. Buffers whose order a ring keeps are left to the ring; of those that vector kernels
+//! use in two slots, only that a slot is full is told here.
 
 use super::tree::{Buf, BufId, Inst, Node, Pipe};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Event id of the pairs made here; rings use smaller ones.
-pub const PAIR: usize = 7;
+/// Event ids for the pairs made here, in order of preference; the others belong to rings and to single elements.
+const IDS: [u8; 3] = [7, 5, 4];
+
+/// A wait before an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// One pipe waits for another, with an event id.
+    Pair(Pipe, Pipe, u8),
+    /// Later vector instructions wait for earlier ones.
+    Vector,
+    /// All pipes meet.
+    All,
+}
 
 /// Waits before each instruction, in order.
-pub type Edges = BTreeMap<usize, Vec<(Pipe, Pipe)>>;
+pub type Waits = BTreeMap<usize, Vec<Wait>>;
 
-/// Accesses that something may still have to wait for, with the pipes that already have.
-type State = BTreeMap<(BufId, Pipe, bool), u8>;
+/// Something that another pipe may still have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// An access of a buffer; true if it writes.
+    Access(BufId, Pipe, bool),
+    /// The wait of an event, on its second pipe.
+    Event(Pipe, Pipe, u8),
+}
+
+impl Key {
+    fn pipe(self) -> Pipe {
+        match self {
+            Key::Access(_, p, _) | Key::Event(_, p, _) => p,
+        }
+    }
+}
+
+/// What is pending, with the pipes that come after it.
+type State = BTreeMap<Key, u8>;
 
 /// Finds all waits. With `strict`, a vector instruction waits for an earlier one whose result it reads or overwrites.
-pub fn plan(nodes: &[Node], bufs: &[Buf], ringed: &BTreeSet<BufId>, strict: bool) -> Edges {
-    let mut s = Sync { bufs, ringed, strict, edges: Edges::new(), exits: vec![] };
+pub fn plan(nodes: &[Node], bufs: &[Buf], ringed: &BTreeSet<BufId>, doubled: &BTreeSet<BufId>, strict: bool) -> Waits {
+    let mut s = Sync { bufs, ringed, doubled, strict, waits: Waits::new(), changes: 0, exits: vec![] };
     s.block(nodes, State::new());
-    s.edges
+    s.waits
 }
 
 /// Lines of one wait.
-pub fn lines(edge: (Pipe, Pipe)) -> Vec<String> {
-    let (from, to) = edge;
-    if from == to {
-        return vec![format!("PipeBarrier<PIPE_{}>();", from.name())];
+pub fn lines(w: Wait) -> Vec<String> {
+    match w {
+        Wait::All => vec!["PipeBarrier<PIPE_ALL>();".into()],
+        Wait::Vector => vec!["PipeBarrier<PIPE_V>();".into()],
+        Wait::Pair(from, to, id) => {
+            let e = format!("HardEvent::{}_{}", from.name(), to.name());
+            vec![format!("SetFlag<{e}>({id});"), format!("WaitFlag<{e}>({id});")]
+        }
     }
-    let e = format!("HardEvent::{}_{}", from.name(), to.name());
-    vec![format!("SetFlag<{e}>({PAIR});"), format!("WaitFlag<{e}>({PAIR});")]
 }
 
 struct Sync<'a> {
     bufs: &'a [Buf],
     ringed: &'a BTreeSet<BufId>,
+    doubled: &'a BTreeSet<BufId>,
     strict: bool,
-    edges: Edges,
+    waits: Waits,
+    changes: usize,
     exits: Vec<State>,
 }
 
-/// The way from one pipe to another over pairs that have events.
-fn route(from: Pipe, to: Pipe) -> Vec<(Pipe, Pipe)> {
-    use Pipe::{Fix, M, Mte1, Mte2, Mte3, S, V};
-    let direct = match (from, to) {
-        (V, S | Mte2 | Mte3 | V) | (S | Mte2 | Mte3, V) => true,
-        (Mte1, Mte2 | M) | (M, Mte1 | Fix | M) | (Mte2, Mte1) | (Fix, M) => true,
-        (S | V, Mte1 | M | Fix)
-        | (Mte1 | M | Fix, S | V)
-        | (S, S | Mte2 | Mte3)
-        | (Mte1, Mte1 | Mte3 | Fix)
-        | (Mte2, S | Mte2 | Mte3 | M | Fix)
-        | (Mte3, S | Mte1 | Mte2 | Mte3 | M | Fix)
-        | (M, Mte2 | Mte3)
-        | (Fix, Mte1 | Mte2 | Mte3 | Fix) => false,
+fn has_event(from: Pipe, to: Pipe) -> bool {
+    use Pipe::{Mte2, Mte3, S, V};
+    let side = |p: Pipe| matches!(p, S | V | Mte2 | Mte3);
+    from != to && side(from) && side(to)
+}
+
+/// True if `from` may set the event again.
+fn free(s: &State, from: Pipe, to: Pipe, id: u8) -> bool {
+    s.get(&Key::Event(from, to, id)).is_none_or(|seen| seen & from.bit() != 0)
+}
+
+fn apply(s: &mut State, w: Wait) {
+    let (from, to) = match w {
+        Wait::All => {
+            s.clear();
+            return;
+        }
+        Wait::Vector => (Pipe::V, Pipe::V),
+        Wait::Pair(from, to, _) => (from, to),
     };
-    if direct {
-        return vec![(from, to)];
+    for (k, seen) in s.iter_mut() {
+        if k.pipe() == from || *seen & from.bit() != 0 {
+            *seen |= to.bit();
+        }
     }
-    match (from, to) {
-        (Mte2, M) => vec![(Mte2, Mte1), (Mte1, M)],
-        (Mte2, Fix) => vec![(Mte2, Mte1), (Mte1, M), (M, Fix)],
-        (Fix, Mte1) => vec![(Fix, M), (M, Mte1)],
-        (Fix, Mte2) => vec![(Fix, M), (M, Mte1), (Mte1, Mte2)],
-        (M, Mte2) => vec![(M, Mte1), (Mte1, Mte2)],
-        (Mte1, Fix) => vec![(Mte1, M), (M, Fix)],
-        (S | V | Mte1 | Mte2 | Mte3 | M | Fix, _) => vec![(from, V), (V, to)],
+    if let Wait::Pair(from, to, id) = w {
+        s.insert(Key::Event(from, to, id), 0);
+    }
+}
+
+/// What may be pending after either of two ways.
+fn join(a: &mut State, b: &State) {
+    for (k, &seen) in b {
+        a.entry(*k).and_modify(|s| *s &= seen).or_insert(seen);
     }
 }
 
@@ -79,7 +121,7 @@ impl Sync<'_> {
                     let outer = std::mem::take(&mut self.exits);
                     let mut entry = s.clone();
                     loop {
-                        let edges = self.edges.values().map(Vec::len).sum::<usize>();
+                        let changes = self.changes;
                         self.exits.clear();
                         let end = self.block(body, entry.clone());
                         let before = entry.clone();
@@ -87,7 +129,7 @@ impl Sync<'_> {
                         for e in std::mem::take(&mut self.exits) {
                             join(&mut entry, &e);
                         }
-                        if entry == before && edges == self.edges.values().map(Vec::len).sum::<usize>() {
+                        if entry == before && changes == self.changes {
                             break;
                         }
                     }
@@ -100,6 +142,7 @@ impl Sync<'_> {
                     join(&mut a, &b);
                     s = a;
                 }
+                Node::Group(list) => s = self.block(list, s),
                 Node::Leave(_) => self.exits.push(s.clone()),
                 Node::At(..) | Node::Say(..) => {}
             }
@@ -116,50 +159,52 @@ impl Sync<'_> {
         x.place == y.place && x.offset < end(y) && y.offset < end(x)
     }
 
+    /// A wait of `to` for `from` that may stand where `s` is pending.
+    fn pair(&self, s: &State, from: Pipe, to: Pipe) -> Wait {
+        if from == to {
+            return if from == Pipe::V { Wait::Vector } else { Wait::All };
+        }
+        if !has_event(from, to) {
+            return Wait::All;
+        }
+        IDS.into_iter().find(|&id| free(s, from, to, id)).map_or(Wait::All, |id| Wait::Pair(from, to, id))
+    }
+
     fn inst(&mut self, i: &Inst, mut s: State) -> State {
-        for &edge in self.edges.get(&i.id).into_iter().flatten() {
-            apply(&mut s, edge);
+        let mut list = self.waits.get(&i.id).cloned().unwrap_or_default();
+        for w in &mut list {
+            if let Wait::Pair(from, to, id) = *w
+                && !free(&s, from, to, id)
+            {
+                // Ids only move on, so this ends.
+                let next = IDS.into_iter().skip_while(|&x| x != id).skip(1).find(|&x| free(&s, from, to, x));
+                *w = next.map_or(Wait::All, |x| Wait::Pair(from, to, x));
+                self.changes += 1;
+            }
+            apply(&mut s, *w);
         }
         let touched = i.reads.iter().map(|&b| (b, false)).chain(i.writes.iter().map(|&b| (b, true)));
         let touched: Vec<_> = touched.filter(|(b, _)| !self.ringed.contains(b)).collect();
-        let mut from: Vec<Pipe> = vec![];
-        for &(b, write) in &touched {
-            for (&(other, pipe, wrote), &seen) in &s {
+        loop {
+            let late = s.iter().find_map(|(&k, &seen)| {
+                let Key::Access(other, pipe, wrote) = k else { return None };
                 let ordered = pipe == i.pipe && !(self.strict && pipe == Pipe::V && wrote);
-                if (write || wrote) && !ordered && seen & i.pipe.bit() == 0 && self.overlap(b, other) {
-                    from.push(pipe);
-                }
-            }
+                let meets = touched.iter().any(|&(b, write)| (write || wrote) && self.overlap(b, other));
+                (meets && !ordered && seen & i.pipe.bit() == 0).then_some(pipe)
+            });
+            let Some(pipe) = late else { break };
+            let w = self.pair(&s, pipe, i.pipe);
+            apply(&mut s, w);
+            list.push(w);
+            self.changes += 1;
         }
-        from.sort_unstable();
-        from.dedup();
-        for p in from {
-            for edge in route(p, i.pipe) {
-                let list = self.edges.entry(i.id).or_default();
-                if !list.contains(&edge) {
-                    list.push(edge);
-                }
-                apply(&mut s, edge);
-            }
+        if !list.is_empty() {
+            self.waits.insert(i.id, list);
         }
-        for (b, write) in touched {
-            s.insert((b, i.pipe, write), 0);
+        // That a slot of two may be filled again is told by its ring.
+        for (b, write) in touched.into_iter().filter(|(b, write)| *write || !self.doubled.contains(b)) {
+            s.insert(Key::Access(b, i.pipe, write), 0);
         }
         s
-    }
-}
-
-fn apply(s: &mut State, (from, to): (Pipe, Pipe)) {
-    for ((_, pipe, _), seen) in s.iter_mut() {
-        if *pipe == from || *seen & from.bit() != 0 {
-            *seen |= to.bit();
-        }
-    }
-}
-
-/// What may be pending after either of two ways.
-fn join(a: &mut State, b: &State) {
-    for (k, &seen) in b {
-        a.entry(*k).and_modify(|s| *s &= seen).or_insert(seen);
     }
 }

@@ -13,16 +13,12 @@ pub enum Pipe {
     S,
     /// Vector unit.
     V,
-    /// L1 to L0.
-    Mte1,
     /// Global memory to the core.
     Mte2,
     /// UB to global memory or L1.
     Mte3,
-    /// Cube.
+    /// What the cube does between L1 and UB, with events of its own.
     M,
-    /// Accumulators to elsewhere.
-    Fix,
 }
 
 impl Pipe {
@@ -31,11 +27,9 @@ impl Pipe {
         match self {
             Pipe::S => "S",
             Pipe::V => "V",
-            Pipe::Mte1 => "MTE1",
             Pipe::Mte2 => "MTE2",
             Pipe::Mte3 => "MTE3",
             Pipe::M => "M",
-            Pipe::Fix => "FIX",
         }
     }
     pub(super) fn bit(self) -> u8 {
@@ -142,6 +136,8 @@ pub enum Node {
         /// Taken if false.
         els: Vec<Node>,
     },
+    /// Statements in a row.
+    Group(Vec<Node>),
     /// `break;` or `continue;` of the innermost loop.
     Leave(&'static str),
 }
@@ -151,7 +147,7 @@ pub fn each_inst<'n>(nodes: &'n [Node], f: &mut dyn FnMut(&'n Inst)) {
     for n in nodes {
         match n {
             Node::Inst(i) => f(i),
-            Node::Loop { body, .. } => each_inst(body, f),
+            Node::Loop { body, .. } | Node::Group(body) => each_inst(body, f),
             Node::If { then, els, .. } => {
                 each_inst(then, f);
                 each_inst(els, f);
@@ -188,6 +184,7 @@ pub fn for_core(nodes: &[Node], core: Core) -> Vec<Node> {
                     out.push(Node::If { cond: cond.clone(), then, els });
                 }
             }
+            Node::Group(list) => out.extend(for_core(list, core)),
             Node::Leave(_) => out.push(n.clone()),
         }
     }
@@ -232,6 +229,7 @@ pub fn print(nodes: &[Node], depth: usize, place: &dyn Fn(SpanId) -> String, bef
                 }
                 out.push(format!("{pad}}}"));
             }
+            Node::Group(list) => print(list, depth, place, before, out),
             Node::Leave(word) => out.push(format!("{pad}{word}")),
         }
     }

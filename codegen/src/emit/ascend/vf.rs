@@ -49,7 +49,6 @@ pub struct Vf<'v, 'a> {
     /// The lowering.
     pub lo: &'v mut Lower<'a>,
     local: &'v Local,
-    op: OpId,
     outer: Vec<(IxVarId, usize, String)>,
     lanes: Vec<(IxVarId, usize)>,
     once: Vec<String>,
@@ -89,7 +88,6 @@ impl<'v, 'a> Vf<'v, 'a> {
     /// A function for the loop of `op` over `vars`, outermost first; `lanes` of them, counted from the last, go along lanes.
     pub fn new(
         lo: &'v mut Lower<'a>,
-        op: OpId,
         local: &'v Local,
         vars: &[(IxVarId, usize)],
         lanes: usize,
@@ -106,7 +104,6 @@ impl<'v, 'a> Vf<'v, 'a> {
         Vf {
             lo,
             local,
-            op,
             outer: named,
             lanes,
             once: vec![],
@@ -606,7 +603,7 @@ impl<'v, 'a> Vf<'v, 'a> {
 
     /// An index as data: a number of the scalar unit, or 32-bit lanes.
     fn lane_ix(&mut self, id: OpId, ix: IxId) -> Res<Opd> {
-        let forms = Forms { k: self.lo.k, ranges: self.lo.ranges, local: self.local };
+        let forms = Forms { k: self.lo.k, ranges: self.lo.ranges, local: self.local, split: None };
         if !forms.lanewise(ix) {
             let t = self.lo.ix(ix);
             if t.s.parse::<i64>().is_ok() {
@@ -626,13 +623,22 @@ impl<'v, 'a> Vf<'v, 'a> {
                 if let Some(x) = self.index.get(&v) {
                     return Ok(x.clone());
                 }
-                if let Some((_, _, n)) = self.outer.iter().find(|o| o.0 == v) {
-                    return Ok(Opd::Scalar(Text::call("static_cast<int32_t>", &[&Text::name(n.clone())])));
+                let x = if let Some((_, _, n)) = self.outer.iter().find(|o| o.0 == v) {
+                    Opd::Scalar(Text::call("static_cast<int32_t>", &[&Text::name(n.clone())]))
+                } else if let Some(at) = self.lanes.iter().position(|l| l.0 == v) {
+                    self.lane_var(id, at)?
+                } else {
+                    Opd::Scalar(Text::number(0))
+                };
+                // Elements of the second vector core are numbered after those of the first.
+                match self.lo.split_now.filter(|s| s.0 == v) {
+                    None => Ok(x),
+                    Some((_, half, sub)) => {
+                        let t = Text::mul(&self.lo.ix(sub), &Text::number(half));
+                        let skip = self.arg("skip", "int32_t", &format!("static_cast<int32_t>({})", t.s));
+                        self.binary(id, DType::I32, BinaryOp::Add, x, Opd::Scalar(Text::name(skip)))
+                    }
                 }
-                if let Some(at) = self.lanes.iter().position(|l| l.0 == v) {
-                    return self.lane_var(id, at);
-                }
-                Ok(Opd::Scalar(Text::number(0)))
             }
             IxExpr::Data(v) => {
                 let d = self.lo.dtype(v);
@@ -735,7 +741,7 @@ impl<'v, 'a> Vf<'v, 'a> {
             still &= coef(v) == 0;
             step *= e as i64;
         }
-        let forms = Forms { k: self.lo.k, ranges: self.lo.ranges, local: self.local };
+        let forms = Forms { k: self.lo.k, ranges: self.lo.ranges, local: self.local, split: None };
         let _ = &forms;
         let mut lanes: Option<Opd> = None;
         let mut at = Text::number(0);
@@ -975,7 +981,7 @@ impl<'v, 'a> Vf<'v, 'a> {
                 let r = self.reg("float", "t");
                 let m = self.mask(level);
                 // The sum replaces its addend, so it works on a copy.
-                self.emit(level, format!("Reg::Adds({r}, {z}, 0.0f, {m});"));
+                self.emit(level, format!("Reg::Select({r}, {z}, {z}, {m});"));
                 self.emit(level, format!("Reg::MulAddDst({r}, {x}, {y}, {m});"));
                 (*result, Opd::Reg(r, level))
             }
@@ -1275,6 +1281,10 @@ impl<'v, 'a> Vf<'v, 'a> {
     pub fn result_of(&mut self, v: ValueId) -> Opd {
         self.value(v)
     }
+    /// A store outside a body.
+    pub fn put(&mut self, id: OpId, u: &Ub, x: Opd, d: DType) -> Res<()> {
+        self.store(id, u, x, d)
+    }
     /// A load outside a body.
     pub fn load_site(&mut self, id: OpId, u: &Ub) -> Res<Opd> {
         self.load(id, u)
@@ -1466,6 +1476,62 @@ __simd_vf__ inline void Fill(__ubuf__ T* to, T value, uint16_t steps)
         Reg::StoreAlign(to + i * 64, x, all);
     }
 }";
+    once(lo, text);
+}
+
+/// Adds the function that takes a product's result into a tile.
+pub fn take_function(lo: &mut Lower<'_>, scaled: bool) {
+    let text = if scaled {
+        "\
+// to = to + part * (row * col), or only the product
+template <bool SET>
+__simd_vf__ inline void TakeScaled(
+    __ubuf__ float* to, __ubuf__ float* part, __ubuf__ float* row, __ubuf__ float* col, uint16_t rows, uint32_t columns,
+    uint32_t toPitch, uint32_t partPitch)
+{
+    Reg::MaskReg all = Reg::CreateMask<float, Reg::MaskPattern::ALL>();
+    Reg::RegTensor<float> r, c, p, t;
+    for (uint16_t i = 0; i < rows; ++i) {
+        Reg::LoadAlign<float, Reg::LoadDist::DIST_BRC_B32>(r, row + i);
+        uint32_t left = columns;
+        for (uint16_t j = 0; j < static_cast<uint16_t>((columns + 63) / 64); ++j) {
+            Reg::MaskReg lanes = Reg::UpdateMask<float>(left);
+            Reg::LoadAlign(c, col + j * 64);
+            Reg::LoadAlign(p, part + i * partPitch + j * 64);
+            Reg::Mul(c, c, r, all);
+            if constexpr (SET) {
+                Reg::Mul(t, c, p, all);
+            } else {
+                Reg::LoadAlign(t, to + i * toPitch + j * 64);
+                Reg::MulAddDst(t, c, p, all);
+            }
+            Reg::StoreAlign(to + i * toPitch + j * 64, t, lanes);
+        }
+    }
+}"
+    } else {
+        "\
+// to = to + part, or only part
+template <bool SET>
+__simd_vf__ inline void Take(
+    __ubuf__ float* to, __ubuf__ float* part, uint16_t rows, uint32_t columns, uint32_t toPitch, uint32_t partPitch)
+{
+    Reg::MaskReg all = Reg::CreateMask<float, Reg::MaskPattern::ALL>();
+    Reg::RegTensor<float> p, t;
+    for (uint16_t i = 0; i < rows; ++i) {
+        uint32_t left = columns;
+        for (uint16_t j = 0; j < static_cast<uint16_t>((columns + 63) / 64); ++j) {
+            Reg::MaskReg lanes = Reg::UpdateMask<float>(left);
+            Reg::LoadAlign(p, part + i * partPitch + j * 64);
+            if constexpr (!SET) {
+                Reg::LoadAlign(t, to + i * toPitch + j * 64);
+                Reg::Add(p, p, t, all);
+            }
+            Reg::StoreAlign(to + i * toPitch + j * 64, p, lanes);
+        }
+    }
+}"
+    };
     once(lo, text);
 }
 
