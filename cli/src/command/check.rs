@@ -290,14 +290,14 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
         row["schedule"] = text.into();
         row["messages"] = json!(warnings);
     }
-    let mut end = |status: &str, messages: Vec<String>| {
+    let end = |mut row: Value, status: &str, messages: Vec<String>| {
         row["status"] = status.into();
         row["messages"] = warnings.iter().cloned().chain(messages).collect::<Vec<_>>().into();
-        row.clone()
+        row
     };
     let toolchain = match toolchain {
         Ok(t) => t,
-        Err(_) => return end("skip", vec!["no CUDA compiler".into()]),
+        Err(_) => return end(row, "skip", vec!["no CUDA compiler".into()]),
     };
     match compile::compile(step.kernel.as_ref(), &step.request, job.target, toolchain) {
         Err(e) => {
@@ -306,7 +306,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
                 e if e.is_refusal() => "refused",
                 _ => "fail",
             };
-            end(status, vec![e.to_string()])
+            end(row, status, vec![e.to_string()])
         }
         Ok(compiled) => {
             let r = &compiled.report;
@@ -322,7 +322,7 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
             row["cached"] = r.cached.into();
             row["instructions"] = json!(instructions.unwrap_or_default());
             if !missed.is_empty() {
-                return end("fail", missed.iter().map(ToString::to_string).collect());
+                return end(row, "fail", missed.iter().map(ToString::to_string).collect());
             }
             row
         }

@@ -47,7 +47,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
 
 /// Appends a line; writing to a string cannot fail.
 macro_rules! line {
-    ($t:expr, $($arg:tt)*) => { let _ = writeln!($t, $($arg)*); };
+    ($t:expr, $($arg:tt)*) => {{ let _ = writeln!($t, $($arg)*); }};
 }
 
 fn text(selection: &Selection, step: &Step, case: &Case, target: Target) -> Result<String, Failure> {
