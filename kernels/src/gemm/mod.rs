@@ -3,6 +3,7 @@
 pub mod bf16;
 pub mod einsum;
 pub mod fp8;
+pub mod fp8_few;
 pub mod grouped;
 pub mod hc_prenorm;
 pub mod k_grouped;
