@@ -20,7 +20,7 @@ mod tile_vm;
 use cases::Golden;
 use kiln_codegen::abi::{Arg, Launcher, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::spec::{Configs, DefaultConfigs, Fill, KernelDef, OpSpec, Params, Problem, TensorSpec};
+use kiln_codegen::spec::{Configs, DefaultConfigs, Fill, HostProblem, KernelDef, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::target::Target;
 use kiln_codegen::tune::{Config, ConfigValue};
 use kiln_codegen::{bind, compile, vm};
@@ -350,6 +350,12 @@ fn warp_group_forms_give_the_bits_of_the_tile_vm() {
         let want = tile_vm::run(op, &inputs, &case.params, &configs, &options).unwrap_or_else(|e| panic!("{e}"));
         let wrong: Vec<usize> = (0..want["d"].data.len()).filter(|&i| got["d"].data[i] != want["d"].data[i]).collect();
         assert!(wrong.is_empty(), "{name} {config:?}: {} bytes differ, the first at {}", wrong.len(), wrong[0]);
+        let problem = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
+        let mut all = inputs.clone();
+        all.extend(op.reference(&problem).unwrap_or_else(|e| panic!("{e}")));
+        let metric = op.tolerance("d", &case.params).into();
+        let v = judge("d", &metric, &Comparison { case: &all, got: &got, params: &case.params });
+        assert!(v.ok, "{name} {config:?}: {} {:.3e}: {}", v.metric, v.value, v.reason);
         println!("{:>6} ms {n} {name} {config:?}", start.elapsed().as_millis());
     }
 }

@@ -67,7 +67,8 @@ pub fn automatic(k: &Kernel, caps: &Caps, o: &Options) -> Result<Schedule, Reaso
         return Err(format!("{turns} warp groups in turn do not divide the {count} parts of the sum"));
     }
     let (shared, neighbours) = (count / turns, if count > 1 { 1 } else { o.cluster });
-    let mut s = Schedule { persistent: true, ..Schedule::default() };
+    let dependent = k.properties.launch.dependent && caps.dependent_launch;
+    let mut s = Schedule { persistent: true, dependent, ..Schedule::default() };
     if groups * turns <= 3 {
         let (load_registers, math_registers) = if groups * turns == 3 { (56, 152) } else { (40, 232) };
         s.role("load", 4).registers(load_registers).issue_from_one_thread();

@@ -82,6 +82,7 @@ pub struct GemmFp8Config {
         ma == 0 || m <= ma,
         na == 0 || n.div_ceil(cfg.gran_n) <= na,
     ),
+    pdl,
     deterministic,
     batch_invariant(m),
 )]

@@ -82,7 +82,7 @@ fn multiply(t: Step, ki: Ix) {
 }
 
 /// Multiplies.
-#[kernel(require(cfg.rows % 8 == 0, cfg.k_splits > 0, cfg.k_chains > 0), deterministic, batch_invariant(m))]
+#[kernel(require(cfg.rows % 8 == 0, cfg.k_splits > 0, cfg.k_chains > 0), pdl, deterministic, batch_invariant(m))]
 pub fn gemm_fp8_few<O: Float>(
     cfg: &FewConfig,
     a: In![E4m3; m, k; strides(lda, 1)],

@@ -58,7 +58,7 @@ pub struct ContiguousConfig {
 }
 
 /// Multiplies. `of_tile` names the group of each tile of rows; rows that `indices` or `ends` do not give to a group are 0.
-#[kernel(require(tiles == m.div_ceil(cfg.bm)), deterministic)]
+#[kernel(require(tiles == m.div_ceil(cfg.bm)), pdl, deterministic)]
 pub fn gemm_m_grouped_contiguous(
     cfg: &ContiguousConfig,
     a: In![E4m3; m, k; strides(lda, 1)],

@@ -54,7 +54,7 @@ pub struct MaskedConfig {
 }
 
 /// Multiplies.
-#[kernel(deterministic)]
+#[kernel(pdl, deterministic)]
 pub fn gemm_m_grouped_masked(
     cfg: &MaskedConfig,
     a: In![E4m3; groups, room, k; strides(_, _, 1)],
