@@ -1,5 +1,7 @@
 //! Every operator on the simulated chip: golden cases, judged as everywhere.
 //!
+//! Products in the form of warp groups run on `sim:sm_90a` beside that and give the bits of the tile VM.
+//!
 //! By default the smallest case of every operator, and further ones until every kernel of the golden cases has run; all
 //! cases with `SLOW=1`, or with `KILN_ORACLE`.
 
@@ -12,11 +14,16 @@ mod random;
 #[path = "../examples/03_kernels/kernels.rs"]
 #[allow(dead_code, unused_imports, reason = "one kernel of the lesson runs here")]
 mod texts;
+#[path = "golden/vm.rs"]
+mod tile_vm;
 
 use cases::Golden;
-use kiln_codegen::abi::{Launcher, Plan, TensorView};
+use kiln_codegen::abi::{Arg, Launcher, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::spec::{DefaultConfigs, OpSpec, Problem, TensorSpec};
+use kiln_codegen::spec::{Configs, DefaultConfigs, Fill, HostProblem, KernelDef, OpSpec, Params, Problem, TensorSpec};
+use kiln_codegen::target::Target;
+use kiln_codegen::tune::{Config, ConfigValue};
+use kiln_codegen::{bind, compile, vm};
 use kiln_kernels::numeric::{Comparison, Tensors, judge};
 use kiln_runtime::{Device, Settings, open_with};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,17 +37,23 @@ struct Placed {
     plan: Plan,
 }
 
-fn place(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<Placed, String> {
+fn place(
+    device: &Device,
+    op: &dyn OpSpec,
+    inputs: &Tensors,
+    params: &Params,
+    configs: &dyn Configs,
+) -> Result<Placed, String> {
     let spec = |(n, t): (&String, &HostTensor)| {
         (n.clone(), TensorSpec { name: n.clone(), dtype: t.dtype, shape: t.shape.clone() })
     };
-    let specs: BTreeMap<_, _> = case.inputs.iter().map(spec).collect();
-    let mut problem = Problem { tensors: BTreeMap::new(), params: case.params.clone() };
-    for (name, t) in &case.inputs {
+    let specs: BTreeMap<_, _> = inputs.iter().map(spec).collect();
+    let mut problem = Problem { tensors: BTreeMap::new(), params: params.clone() };
+    for (name, t) in inputs {
         problem.tensors.insert(name.clone(), device.upload(t).map_err(|e| e.to_string())?);
     }
     let mut outputs = BTreeMap::new();
-    for t in op.outputs(&specs, &case.params).map_err(|e| e.to_string())? {
+    for t in op.outputs(&specs, params).map_err(|e| e.to_string())? {
         // Filled with ones so that an element nobody writes shows.
         let mut host = HostTensor::zeros(t.dtype, &t.shape);
         host.data.fill(0xff);
@@ -48,7 +61,7 @@ fn place(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<Placed, Stri
         outputs.insert(t.name.clone(), view.clone());
         problem.tensors.insert(t.name, view);
     }
-    let plan = op.plan(&problem, &DefaultConfigs).map_err(|e| e.to_string())?;
+    let plan = op.plan(&problem, configs).map_err(|e| e.to_string())?;
     Ok(Placed { outputs, plan })
 }
 
@@ -74,7 +87,8 @@ fn chosen(device: &Device, registry: &[std::sync::Arc<dyn OpSpec>], all: bool) -
     let (mut ops, mut reached) = (BTreeSet::new(), BTreeSet::new());
     cases.retain(|c| {
         let op = registry.iter().find(|op| op.info().name == c.op).expect("just checked");
-        let names = place(device, op.as_ref(), c).map(|p| kernels(&p.plan)).unwrap_or_default();
+        let placed = place(device, op.as_ref(), &c.inputs, &c.params, &DefaultConfigs);
+        let names = placed.map(|p| kernels(&p.plan)).unwrap_or_default();
         // Not `any`: every name has to be noted.
         let new = names.into_iter().filter(|n| reached.insert(n.clone())).count() > 0;
         ops.insert(c.op.clone()) || new
@@ -82,9 +96,8 @@ fn chosen(device: &Device, registry: &[std::sync::Arc<dyn OpSpec>], all: bool) -
     cases
 }
 
-/// What is wrong with a case.
-fn run(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<(), String> {
-    let placed = place(device, op, case)?;
+/// Runs a plan and reads the outputs.
+fn outputs(device: &Device, placed: &Placed) -> Result<Tensors, String> {
     let stream = device.stream().map_err(|e| e.to_string())?;
     stream.run(&placed.plan).map_err(|e| e.to_string())?;
     stream.synchronize().map_err(|e| e.to_string())?;
@@ -92,6 +105,13 @@ fn run(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<(), String> {
     for (name, view) in &placed.outputs {
         got.insert(name.clone(), device.download(view).map_err(|e| e.to_string())?);
     }
+    Ok(got)
+}
+
+/// What is wrong with a case.
+fn run(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<(), String> {
+    let placed = place(device, op, &case.inputs, &case.params, &DefaultConfigs)?;
+    let got = outputs(device, &placed)?;
     let mut wrong = vec![];
     for (name, metric) in &case.outputs {
         let v = judge(name, metric, &Comparison { case: &case.all, got: &got, params: &case.params });
@@ -102,16 +122,21 @@ fn run(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-#[test]
-fn golden_cases_pass_on_the_simulated_chip() {
+/// A simulated chip, where there is a C++ compiler.
+fn simulator(name: &str) -> Option<Device> {
     let settings = Settings::from_env();
     if let Err(e) = std::process::Command::new(&settings.cxx).arg("--version").output() {
         let text = format!("no C++ compiler `{}` for the simulator: {e}", settings.cxx.display());
         assert!(!settings.ci, "{text}");
         println!("skipped: {text}");
-        return;
+        return None;
     }
-    let device = open_with("sim:sm_80", &settings).expect("the simulator is everywhere");
+    Some(open_with(name, &settings).expect("the simulator is everywhere"))
+}
+
+#[test]
+fn golden_cases_pass_on_the_simulated_chip() {
+    let Some(device) = simulator("sim:sm_80") else { return };
     let registry = kiln_kernels::registry();
     let all = std::env::var("SLOW").is_ok_and(|v| v == "1") || std::env::var_os("KILN_ORACLE").is_some();
     let cases = chosen(&device, &registry, all);
@@ -237,4 +262,116 @@ fn written_roles_run_on_the_simulated_chip() {
             assert!((w - g).abs() <= 4e-3, "element {i}: {g} instead of {w}");
         }
     }
+}
+/// The default with some fields set, in kernels that have them.
+#[derive(Debug)]
+struct With(Vec<(&'static str, usize)>);
+impl Configs for With {
+    fn choose(&self, kernel: &dyn KernelDef, _: &BTreeMap<String, usize>) -> Config {
+        let mut config = kernel.space().default_config();
+        for (name, x) in &self.0 {
+            if let Some(field) = config.0.get_mut(*name) {
+                *field = ConfigValue::Int(*x);
+            }
+        }
+        config
+    }
+}
+
+/// A problem in the form of warp groups: operator, bench shape, rows of groups if they differ, configuration.
+type WarpGroups = (&'static str, &'static [(&'static str, usize)], &'static [i64], &'static [(&'static str, usize)]);
+
+const WARP_GROUPS: [WarpGroups; 8] = [
+    // Few rows: K over blocks and warp groups, over either, several groups of rows of b, a tail along all axes.
+    (
+        "gemm_fp8",
+        &[("m", 5), ("n", 200), ("k", 1200)],
+        &[],
+        &[("rows", 8), ("k_splits", 2), ("k_chains", 2), ("slots", 5)],
+    ),
+    (
+        "gemm_fp8",
+        &[("m", 20), ("n", 200), ("k", 640)],
+        &[],
+        &[("columns", 128), ("k_splits", 1), ("k_chains", 2), ("slots", 4)],
+    ),
+    (
+        "gemm_fp8",
+        &[("m", 37), ("n", 136), ("k", 400)],
+        &[],
+        &[("rows", 32), ("k_splits", 3), ("k_chains", 1), ("slots", 2)],
+    ),
+    // Columns of a tile in two and three blocks of scales.
+    ("gemm_fp8", &[("m", 70), ("n", 264), ("k", 400)], &[], &[("few_rows", 0), ("bn", 112), ("stages", 4)]),
+    (
+        "gemm_fp8",
+        &[("m", 140), ("n", 400), ("k", 272)],
+        &[],
+        &[("few_rows", 0), ("bm", 128), ("bn", 192), ("cluster", 2)],
+    ),
+    (
+        "gemm_m_grouped_contiguous",
+        &[("groups", 3), ("m_per_group", 130), ("n", 200), ("k", 272)],
+        &[],
+        &[("bn", 112), ("cluster", 2), ("stages", 3)],
+    ),
+    (
+        "gemm_m_grouped_masked",
+        &[("groups", 5), ("max_m", 200), ("m_per_group", 70), ("n", 200), ("k", 272)],
+        &[0, 200, 65, -1, 1],
+        &[("bm", 64), ("bn", 96), ("stages", 3)],
+    ),
+    ("gemm_bf16", &[("m", 140), ("n", 200), ("k", 200)], &[], &[("bm", 128), ("cluster", 2)]),
+];
+
+#[test]
+fn warp_group_forms_give_the_bits_of_the_tile_vm() {
+    let Some(device) = simulator("sim:sm_90a") else { return };
+    let registry = kiln_kernels::registry();
+    let only = std::env::var("FORM").ok().and_then(|n| n.parse::<usize>().ok());
+    for (n, (name, shape, counts, config)) in WARP_GROUPS.into_iter().enumerate() {
+        if only.is_some_and(|o| o != n) {
+            continue;
+        }
+        let start = Instant::now();
+        let op = registry.iter().find(|op| op.info().name == name).expect("an operator").as_ref();
+        let shape: Vec<(String, usize)> = shape.iter().map(|(k, x)| (k.to_string(), *x)).collect();
+        let mut case = op.bench_case(&shape).unwrap_or_else(|e| panic!("{e}"));
+        for input in case.inputs.iter_mut().filter(|i| i.tensor.name == "masked_m") {
+            input.fill = Fill::Values(counts.iter().map(|&c| c as f64).collect());
+        }
+        let inputs = tile_vm::fill(&case);
+        let configs = With(config.to_vec());
+        let placed = place(&device, op, &inputs, &case.params, &configs).unwrap_or_else(|e| panic!("{e}"));
+        let last = placed.plan.steps.last().expect("a launch");
+        scheduled(last).unwrap_or_else(|why| panic!("{name} {config:?} keeps the portable form: {why}"));
+        let got = outputs(&device, &placed).unwrap_or_else(|e| panic!("{name} {config:?}: {e}"));
+        let options = vm::Options::default();
+        let want = tile_vm::run(op, &inputs, &case.params, &configs, &options).unwrap_or_else(|e| panic!("{e}"));
+        let wrong: Vec<usize> = (0..want["d"].data.len()).filter(|&i| got["d"].data[i] != want["d"].data[i]).collect();
+        assert!(wrong.is_empty(), "{name} {config:?}: {} bytes differ, the first at {}", wrong.len(), wrong[0]);
+        let problem = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
+        let mut all = inputs.clone();
+        all.extend(op.reference(&problem).unwrap_or_else(|e| panic!("{e}")));
+        let metric = op.tolerance("d", &case.params).into();
+        let v = judge("d", &metric, &Comparison { case: &all, got: &got, params: &case.params });
+        assert!(v.ok, "{name} {config:?}: {} {:.3e}: {}", v.metric, v.value, v.reason);
+        println!("{:>6} ms {n} {name} {config:?}", start.elapsed().as_millis());
+    }
+}
+
+/// Whether a launch has a schedule on the target with warp groups.
+fn scheduled(step: &kiln_codegen::abi::Launch) -> Result<(), String> {
+    let whole = |a: &Arg| match a {
+        Arg::Workspace { dtype, shape, .. } => {
+            let bytes = vec![0; dtype.bytes(shape.iter().product())];
+            let memory = std::sync::Arc::new(kiln_codegen::host_memory::HostMemory::from_bytes(&bytes));
+            Arg::Tensor(TensorView::contiguous(*dtype, shape, memory))
+        }
+        Arg::Tensor(_) | Arg::Scalar(_) | Arg::Absent => a.clone(),
+    };
+    let args: Vec<Arg> = step.args.iter().map(whole).collect();
+    let bound = bind::bind(step.kernel.as_ref(), &step.config, &args).map_err(|e| e.to_string())?;
+    let built = compile::build(step.kernel.as_ref(), &bound.request).map_err(|d| format!("{d:?}"))?;
+    compile::scheduled(&built, Target::Sm90a).map(drop)
 }

@@ -334,6 +334,13 @@ pub enum Tolerance {
         /// Bound.
         max: f64,
     },
+    /// The same over some rows: the others are not specified.
+    CalcDiffRows {
+        /// Bound.
+        max: f64,
+        /// Which rows are judged: `NAME >= 0` or `row < NAME[group]`, where `NAME` is a tensor of the case.
+        rows: &'static str,
+    },
     /// fp8 codes within some steps.
     Fp8Codes {
         /// Largest step.

@@ -71,3 +71,58 @@ fn all_roles_of_a_dependent_kernel_wait() {
     let text = print::text(&apply(&built.kernel, &s, &caps).expect("it fits"));
     assert_eq!(text.matches("grid_wait").count(), 2, "{text}");
 }
+
+/// The product with its sum in parts, each over all of K.
+fn in_parts(count: usize) -> String {
+    let add = "      parallel (x in 128, y in 128) {\n        %7: f32 = load $sum[x, y]\n        %8: f32 = load $acc[x, y]\n        \
+               %9: f32 = add %7, %8\n        store $sum[x, y] = %9\n      }\n    }\n";
+    let loops = format!(
+        "    alloc @sum: frag f32[128, 128]\n    view $sum = @sum: f32[128, 128] strides [128, 1]\n    fill $sum = %0\n    \
+                         for part in 0..{count} {{\n      fill $acc = %0\n"
+    );
+    GEMM.replace("    fill $acc = %0\n", &loops)
+        .replace("    parallel (i.1 in 128", &format!("{add}    parallel (i.1 in 128"))
+        .replace("load $acc[i.1, j.1]", "load $sum[i.1, j.1]")
+}
+
+#[test]
+fn parts_of_a_sum_become_warp_groups_and_blocks() {
+    let options = Options { stages: 2, groups: 2, turns: 1, ..Options::default() };
+    let text = scheduled(&in_parts(2), &options).unwrap_or_else(|e| panic!("{e}"));
+    for part in ["cluster 2 axis none", "combine @acc", "turns 1", "cluster_barrier"] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    // Warp groups of 128 rows take turns, so that a group's accumulators leave room for no third part.
+    let options = Options { stages: 4, groups: 1, turns: 2, ..Options::default() };
+    let reason = scheduled(&in_parts(2), &options).expect_err("the parts do not fit beside the ring");
+    assert!(reason.contains("shared memory"), "{reason}");
+    let reason = scheduled(&in_parts(3), &Options { turns: 2, ..options }).expect_err("3 parts");
+    assert!(reason.contains("do not divide the 3 parts"), "{reason}");
+    let other = in_parts(2).replace("%9: f32 = add %7, %8", "%9: f32 = mul %7, %8");
+    let reason = scheduled(&other, &options).expect_err("a product of parts is no sum");
+    assert!(reason.contains("not added to the total"), "{reason}");
+}
+
+/// The product of the first rows of groups, which only the device counts.
+fn masked() -> String {
+    let inside = GEMM.find("    alloc @a_s").expect("a tile");
+    let end = GEMM.rfind("  }\n}").expect("an end");
+    let count = "    view $count = count: i32[g] strides [1]\n    %10: i32 = load $count[bz]\n    index rows = clamp_index %10, 0, m\n    \
+                 %11: bool = compare_index lt bx * 128, rows\n    if %11 {\n";
+    format!("{}{count}{}    }}\n{}", &GEMM[..inside], &GEMM[inside..end], &GEMM[end..])
+        .replace("by in (n + 127) / 128)", "by in (n + 127) / 128, bz in g)")
+        .replace("  param c = absent\n", "  param c = absent\n  param count = in i32[g] strides [1] align 4\n")
+        .replace("  sym k =", "  sym g = dim 0..=2147483647 multiple 1\n  sym k =")
+}
+
+#[test]
+fn rows_of_groups_become_the_walk() {
+    let options = Options { stages: 3, cluster: 2, ..Options::default() };
+    let text = scheduled(&masked(), &options).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(text.matches("rows $count by 128").count(), 2, "both roles walk alike:\n{text}");
+    let reason = scheduled(&masked(), &Options { share_left: false, ..options }).expect_err("neighbours past the rows");
+    assert!(reason.contains("without rows"), "{reason}");
+    let other = masked().replace("clamp_index %10, 0, m", "clamp_index %10, 1, m");
+    let reason = scheduled(&other, &options).expect_err("a tile that is always there");
+    assert!(reason.contains("not about its rows"), "{reason}");
+}

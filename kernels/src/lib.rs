@@ -24,6 +24,10 @@
 //! | `gemm_fp8` | `d = a · bᵀ + c` of fp8 (or fp4) with block scales | [`gemm::fp8`] |
 //! | `gemm_bf16` | `d = a · bᵀ + c` of bf16 | [`gemm::bf16`] |
 //! | `einsum` | products summed over, or one for each value of, one more index | [`gemm::einsum`] |
+//! | `gemm_m_grouped_contiguous` | `d[m] = a[m] · b[g(m)]ᵀ`, groups of rows in one tensor | [`gemm::m_grouped_contiguous`] |
+//! | `gemm_m_grouped_masked` | `d[g, ..masked_m[g]] = a[g] · b[g]ᵀ` | [`gemm::m_grouped_masked`] |
+//! | `gemm_k_grouped` | `d[g] = c[g] + Σ_{k in g} a[k]ᵀ · b[k]` | [`gemm::k_grouped`] |
+//! | `gemm_tf32_hc_prenorm` | `d = a · bᵀ` of bf16 and f32, and sums of squares of rows | [`gemm::hc_prenorm`] |
 //! | `indexer_logits_fp8` | `sf · Σ_h max(q·k, 0) · weights` over fp8 keys | [`index::logits_fp8`] |
 //! | `indexer_logits_fp4` | the same over fp4 keys | [`index::logits_fp4`] |
 //! | `mla_decode_dense` | attention over a paged cache | [`attention::decode_dense`] |

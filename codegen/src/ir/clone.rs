@@ -5,8 +5,8 @@
 //! defined outside of what is copied stays as it is, unless the caller mapped it.
 
 use super::{
-    Base, Block, BlockId, BufferId, Gather, GemmScale, IfResult, IxExpr, IxId, IxVar, IxVarId, Kernel, Op, OpId,
-    OpNode, Region, SchedOp, Value, ValueId, View, ViewId,
+    Base, Block, BlockId, BufferId, Gather, GemmScale, GroupRows, IfResult, IxExpr, IxId, IxVar, IxVarId, Kernel, Op,
+    OpId, OpNode, Region, SchedOp, Value, ValueId, View, ViewId,
 };
 use std::collections::HashMap;
 
@@ -359,9 +359,10 @@ impl<'k> Cloner<'k> {
             SchedOp::Roles { programs } => {
                 SchedOp::Roles { programs: programs.into_iter().map(|(r, b)| (r, self.block(b))).collect() }
             }
-            SchedOp::Tiles { vars, body } => {
+            SchedOp::Tiles { vars, rows, body } => {
                 let vars = vars.into_iter().map(|v| self.define_ix(v)).collect();
-                SchedOp::Tiles { vars, body: self.block(body) }
+                let rows = rows.map(|r| GroupRows { counts: self.view(r.counts), tile: r.tile });
+                SchedOp::Tiles { vars, rows, body: self.block(body) }
             }
             SchedOp::Acquire { ring, part, slot } => SchedOp::Acquire { ring, part, slot: self.define_ix(slot) },
             SchedOp::Take { ring, part, slot } => SchedOp::Take { ring, part, slot: self.define_ix(slot) },
@@ -392,6 +393,9 @@ impl<'k> Cloner<'k> {
                 release,
                 hold,
             },
+            SchedOp::Combine { acc, inbox, turns } => {
+                SchedOp::Combine { acc: self.buffer(acc), inbox: self.buffer(inbox), turns }
+            }
             SchedOp::Publish { .. }
             | SchedOp::Release { .. }
             | SchedOp::Advance { .. }

@@ -180,8 +180,16 @@ fn sched_effects(id: OpId, op: &SchedOp) -> Vec<Effect> {
             all.push(make(EffectKind::Write, Place::Buffer(*acc), when));
             all
         }
+        SchedOp::Combine { acc, inbox, .. } => vec![
+            make(EffectKind::Read, Place::Buffer(*acc), Completion::Sync),
+            make(EffectKind::Write, Place::Buffer(*inbox), Completion::Sync),
+            make(EffectKind::Read, Place::Buffer(*inbox), Completion::Sync),
+            make(EffectKind::Write, Place::Buffer(*acc), Completion::Sync),
+        ],
+        SchedOp::Tiles { rows, .. } => {
+            rows.iter().map(|r| make(EffectKind::Read, Place::View(r.counts), Completion::Sync)).collect()
+        }
         SchedOp::Roles { .. }
-        | SchedOp::Tiles { .. }
         | SchedOp::Acquire { .. }
         | SchedOp::Publish { .. }
         | SchedOp::Take { .. }
@@ -398,7 +406,8 @@ pub fn uses(op: &Op) -> Uses {
 fn sched_uses(op: &SchedOp, u: &mut Uses) {
     match op {
         SchedOp::Roles { programs } => u.blocks.extend(programs.iter().map(|p| p.1)),
-        SchedOp::Tiles { vars, body } => {
+        SchedOp::Tiles { vars, rows, body } => {
+            u.views.extend(rows.iter().map(|r| r.counts));
             u.body_ix.extend(vars);
             u.blocks.push(*body);
         }
@@ -416,6 +425,7 @@ fn sched_uses(op: &SchedOp, u: &mut Uses) {
                 u.yields.push((s.body, s.value));
             }
         }
+        SchedOp::Combine { acc, inbox, .. } => u.buffers.extend([*acc, *inbox]),
         SchedOp::Publish { .. }
         | SchedOp::Release { .. }
         | SchedOp::Advance { .. }

@@ -41,5 +41,5 @@ pub use layout::{Distribution, Fragment, MemoryLayout, Order, Tree};
 pub use op::{
     AtomicOp, BinaryOp, CmpOp, GemmScale, IfResult, Op, OpId, OpNode, ReduceOp, Region, ScanKind, UnaryOp, multiplies,
 };
-pub use sched::{Cluster, Evict, MapId, Ring, RingPart, Role, SchedOp, TensorMap};
+pub use sched::{Cluster, Evict, GroupRows, MapId, Ring, RingPart, Role, SchedOp, TensorMap};
 pub use span::{Frame, Span, SpanId};

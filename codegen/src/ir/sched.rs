@@ -45,6 +45,9 @@ pub struct Ring {
     pub parts: Vec<RingPart>,
     /// Some copies into it are shared with the cluster: a slot is free when the consumers of all blocks have released it.
     pub multicast: bool,
+    /// Instances of the consumer that take items in turn: instance `i` starts at item `i % turns` and takes each `turns`-th.
+    /// With 1 all instances take all items.
+    pub turns: usize,
 }
 
 /// A part of a ring slot: what is acquired, published, taken and released together.
@@ -64,10 +67,21 @@ pub struct Cluster {
     /// Blocks of a cluster.
     pub size: usize,
     /// Grid axis along which they are neighbours. Blocks past the grid's edge take part: what they read is zero and what
-    /// they write is dropped.
-    pub axis: usize,
+    /// they write is dropped. With `None` all of them work on the same tile, each on its part of a sum
+    /// ([`SchedOp::Combine`]).
+    pub axis: Option<usize>,
     /// Number of a block in its cluster, `0..size`; visible in the whole kernel.
     pub rank: IxVarId,
+}
+
+/// Rows of groups, which only the device knows: the walk over tiles leaves out tiles without rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRows {
+    /// Rows of each group: I32 of rank 1, with as many elements as the last of the grid's three axes. Tiles along the first axis
+    /// that start at or past them are left out.
+    pub counts: ViewId,
+    /// Rows of a tile.
+    pub tile: usize,
 }
 
 /// How a copy engine sees a tensor parameter. Axes are innermost first.
@@ -120,6 +134,8 @@ pub enum SchedOp {
     Tiles {
         /// Block index along each grid axis, kind `Loop`.
         vars: Vec<IxVarId>,
+        /// Which tiles have rows; `None` if all do.
+        rows: Option<GroupRows>,
         /// What is done for a tile.
         body: BlockId,
     },
@@ -209,6 +225,19 @@ pub enum SchedOp {
         /// Products that may still be under way.
         pending: usize,
     },
+    /// Adds up the sums of those who share a tile: instances that take a ring's items in turn, and blocks of a cluster without
+    /// an axis. Part `rank * turns + instance % turns` has summed its share; afterwards the accumulator of part 0 holds
+    /// `+0 + part 0 + part 1 + ..`, added one after another, and those of other parts are undefined. All instances of
+    /// the role come here for each tile.
+    Combine {
+        /// Accumulator, an F32 frag of the role.
+        acc: BufferId,
+        /// Where the other parts put theirs, in the order of registers: shared, F32, of the parts but the first times the
+        /// instances of a part times the elements of `acc`.
+        inbox: BufferId,
+        /// Instances that take items in turn.
+        turns: usize,
+    },
     /// A copy of the engine from a staging tile to a tensor. It reads the tile later: see [`SchedOp::TmaStoreWait`].
     /// Elements outside the tensor are dropped.
     TmaStore {
@@ -267,6 +296,7 @@ impl SchedOp {
             SchedOp::Wgmma { set: false, .. } => "wgmma",
             SchedOp::Wgmma { set: true, .. } => "wgmma.set",
             SchedOp::WgmmaWait { .. } => "wgmma_wait",
+            SchedOp::Combine { .. } => "combine",
             SchedOp::TmaStore { .. } => "tma_store",
             SchedOp::TmaStoreWait { .. } => "tma_store_wait",
             SchedOp::RoleBarrier { .. } => "role_barrier",

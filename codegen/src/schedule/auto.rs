@@ -13,6 +13,11 @@ pub struct Options {
     pub groups: usize,
     /// Slots of the ring at most; 0 takes the loop's stages.
     pub stages: usize,
+    /// Warp groups that take steps of K in turn, each with a part of the sum, for kernels whose sum has parts; blocks of a
+    /// cluster then share a tile with the rest of the parts, and `cluster` and `share_left` have no say.
+    pub turns: usize,
+    /// The left operand is read once and need not stay in the cache.
+    pub left_once: bool,
     /// Blocks of a cluster.
     pub cluster: usize,
     /// Neighbours share the left operand (they are neighbours along the columns), else the right one.
@@ -23,7 +28,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { groups: 0, stages: 0, cluster: 1, share_left: true, unroll: 4 }
+        Options { groups: 0, stages: 0, turns: 1, left_once: false, cluster: 1, share_left: true, unroll: 4 }
     }
 }
 
@@ -56,10 +61,23 @@ pub fn automatic(k: &Kernel, caps: &Caps, o: &Options) -> Result<Schedule, Reaso
     if n % 8 != 0 || n > 256 {
         return Err(format!("a tile of {n} columns is not a multiple of 8 up to 256"));
     }
-    let mut s = Schedule { persistent: true, ..Schedule::default() };
-    let (load_registers, math_registers) = if groups == 3 { (56, 152) } else { (40, 232) };
-    s.role("load", 4).registers(load_registers).issue_from_one_thread();
-    s.role("math", 4).instances(groups).registers(math_registers);
+    let count = parts.split.as_ref().map_or(1, |p| p.count);
+    let turns = o.turns.max(1);
+    if count % turns != 0 {
+        return Err(format!("{turns} warp groups in turn do not divide the {count} parts of the sum"));
+    }
+    let (shared, neighbours) = (count / turns, if count > 1 { 1 } else { o.cluster });
+    let dependent = k.properties.launch.dependent && caps.dependent_launch;
+    let mut s = Schedule { persistent: true, dependent, ..Schedule::default() };
+    if groups * turns <= 3 {
+        let (load_registers, math_registers) = if groups * turns == 3 { (56, 152) } else { (40, 232) };
+        s.role("load", 4).registers(load_registers).issue_from_one_thread();
+        s.role("math", 4).instances(groups * turns).registers(math_registers);
+    } else {
+        // So many warps leave too few registers to give away.
+        s.role("load", 1).issue_from_one_thread();
+        s.role("math", 4).instances(groups * turns);
+    }
     let mut names = vec![];
     for c in &parts.copies {
         let tile = k.buffer(c.tile).name.clone();
@@ -72,23 +90,28 @@ pub fn automatic(k: &Kernel, caps: &Caps, o: &Options) -> Result<Schedule, Reaso
         }
         let name = name_of(k, c.op, &tile);
         let left = parts.products.iter().any(|p| k.view(p.a).base == Base::Buffer(c.tile));
-        let multicast = o.cluster > 1 && left == o.share_left;
-        s.copy(&name, CopySpec { evict: Evict::Normal, multicast });
+        let multicast = neighbours > 1 && left == o.share_left;
+        let evict = if left && o.left_once && !multicast { Evict::First } else { Evict::Normal };
+        s.copy(&name, CopySpec { evict, multicast });
         s.place("load", &[&name]);
         names.push(tile);
     }
-    if o.cluster > 1 {
+    if neighbours > 1 {
         if k.grid.len() < 2 {
             return Err("a cluster needs a grid of rows and columns of tiles".into());
         }
-        s.cluster = Some(ClusterSpec { size: o.cluster, axis: if o.share_left { 1 } else { 0 } });
+        s.cluster = Some(ClusterSpec { size: neighbours, axis: Some(if o.share_left { 1 } else { 0 }) });
+    }
+    if shared > 1 {
+        s.cluster = Some(ClusterSpec { size: shared, axis: None });
     }
     let stages = match (&k.op(parts.main).op, o.stages) {
         (Op::For { stages, .. }, 0) => *stages,
         (_, n) => n,
     };
     let tiles: Vec<&str> = names.iter().map(String::as_str).collect();
-    s.ring("operands", &tiles, stages.max(1), "load", "math");
+    s.ring("operands", &tiles, stages.max(turns), "load", "math");
+    s.take_turns("operands", turns);
     let acc = k.buffer(parts.acc).name.clone();
     for p in &parts.products {
         s.place("math", &[&name_of(k, p.op, &acc)]);

@@ -3,8 +3,8 @@
 //! A [`Schedule`] only places: it names roles, rings over tiles, copy engines and matrix units, the cluster, the order of
 //! tiles, registers. It cannot add or remove computation, so a kernel without one, or with one that is refused, falls
 //! back to the portable form. `auto` makes schedules, `parts` finds what there is to place, `apply` turns a plain kernel
-//! and a schedule into a scheduled one, `memory` plans shared memory. `written` places roles that a
-//! kernel's author wrote.
+//! and a schedule into a scheduled one with the programs of `load` and `math`, which use `scales`, `store` and `views`;
+//! `memory` plans shared memory. `written` places roles that a kernel's author wrote.
 //!
 //! Ops are named by their `#[label(..)]`, or by what they touch: a copy by its tile, a product by its accumulator, a
 //! store by its parameter.
@@ -13,8 +13,13 @@ mod apply;
 mod attach;
 mod auto;
 mod epilogue;
+mod load;
+mod math;
 mod memory;
 mod parts;
+mod scales;
+mod store;
+mod views;
 mod written;
 
 pub use apply::apply;
@@ -55,6 +60,8 @@ pub struct RingSpec {
     pub from: String,
     /// Role that reads them.
     pub to: String,
+    /// Instances of that role that take slots in turn, each a part of the sum; with 1 all take all.
+    pub turns: usize,
 }
 
 /// How the copy engine brings a tile.
@@ -71,8 +78,8 @@ pub struct CopySpec {
 pub struct ClusterSpec {
     /// Blocks.
     pub size: usize,
-    /// Grid axis along which they are neighbours.
-    pub axis: usize,
+    /// Grid axis along which they are neighbours; with `None` they share tiles, each with its parts of the sum.
+    pub axis: Option<usize>,
 }
 
 /// A schedule. Build one with its verbs, or let [`automatic`] do it and change the result.
@@ -113,7 +120,12 @@ impl Schedule {
             depth,
             from: from.into(),
             to: to.into(),
+            turns: 1,
         });
+    }
+    /// Lets `turns` instances of the role that reads a ring take its slots in turn.
+    pub fn take_turns(&mut self, ring: &str, turns: usize) {
+        self.rings.iter_mut().filter(|r| r.name == ring).for_each(|r| r.turns = turns);
     }
     /// Gives ops to a role.
     pub fn place(&mut self, role: &str, ops: &[&str]) {
@@ -165,6 +177,9 @@ impl fmt::Display for Schedule {
         }
         for r in &self.rings {
             writeln!(f, "s.ring({:?}, &{:?}, {}, {:?}, {:?});", r.name, r.tiles, r.depth, r.from, r.to)?;
+            if r.turns > 1 {
+                writeln!(f, "s.take_turns({:?}, {});", r.name, r.turns)?;
+            }
         }
         for r in &self.roles {
             let ops: Vec<&String> = self.place.iter().filter(|(_, role)| **role == r.name).map(|(op, _)| op).collect();
@@ -177,7 +192,7 @@ impl fmt::Display for Schedule {
             writeln!(f, "s.staged.push({op:?}.into());")?;
         }
         if let Some(c) = self.cluster {
-            writeln!(f, "s.cluster = Some(ClusterSpec {{ size: {}, axis: {} }});", c.size, c.axis)?;
+            writeln!(f, "s.cluster = Some(ClusterSpec {{ size: {}, axis: {:?} }});", c.size, c.axis)?;
         }
         for (name, n) in &self.unroll {
             writeln!(f, "s.unroll.insert({name:?}.into(), {n});")?;

@@ -455,6 +455,8 @@ pub enum RoleInstr {
         programs: Vec<(usize, Vec<Node>)>,
     },
     Tiles {
+        /// Parameter with the rows of groups, and rows of a tile.
+        rows: Option<(usize, i64)>,
         targets: Vec<usize>,
         code: Vec<Node>,
     },
@@ -499,6 +501,11 @@ pub enum RoleInstr {
     },
     ProductWait {
         pending: usize,
+    },
+    /// Adds up the parts of a sum; `acc` is a tile.
+    Combine {
+        acc: usize,
+        turns: usize,
     },
     /// A barrier of the instance, or of the block outside of roles.
     Meet,

@@ -153,7 +153,7 @@ fn once(
     schedule: &Schedule,
 ) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let size = kernel.cluster.as_ref().map_or(1, |c| c.size.max(1));
-    let axis = kernel.cluster.as_ref().map(|c| c.axis);
+    let axis = kernel.cluster.as_ref().and_then(|c| c.axis);
     let units: Vec<i64> = program
         .grid
         .iter()

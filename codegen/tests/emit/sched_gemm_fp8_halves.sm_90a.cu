@@ -29,6 +29,9 @@ DEV float4 smem_load4(smem_ptr p) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p) : "memory");
     return v;
 }
+DEV void smem_store4(smem_ptr p, float x, float y, float z, float w) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 DEV void smem_store2(smem_ptr p, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(p), "f"(x), "f"(y) : "memory");
 }
@@ -282,6 +285,16 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                 {
                     const u64 a_tile = wgmma_tile(base) + (u32)(s * 1024 + group * 512);
                     const u64 b_tile = wgmma_tile(base + 65536) + (u32)(s * 1024);
+                    float column_scale[2];
+                    #pragma unroll
+                    for (int c = 0; c < 2; ++c) {
+                        const int j = c * 64;
+                        const float* const sb_at = sb + ni * 2 * kb + ki;
+                        const float* const sb_at2 = sb + ni * 2 * kb + kb + ki;
+                        const float sb_i = ni * 2 < nb && ki < kb ? sb_at[0] : 0.0f;
+                        const float sb_i2 = ni * 2 + 1 < nb && ki < kb ? sb_at2[0] : 0.0f;
+                        column_scale[c] = j < 64 ? sb_i : sb_i2;
+                    }
                     float part[64];
                     float row_scale[2];
                     #pragma unroll
@@ -302,16 +315,10 @@ gemm_fp8_e4m3_bf16(const __grid_constant__ TensorMap map_a, const __grid_constan
                     if (lane == 0) mbar_arrive(operands_empty + 8 * operands_slot);
                     #pragma unroll
                     for (int c = 0; c < 16; ++c) {
-                        const int j = c * 8;
-                        const float* const sb_at = sb + ni * 2 * kb + ki;
-                        const float* const sb_at2 = sb + ni * 2 * kb + kb + ki;
-                        const float sb_i = ni * 2 < nb && ki < kb ? sb_at[0] : 0.0f;
-                        const float sb_i2 = ni * 2 + 1 < nb && ki < kb ? sb_at2[0] : 0.0f;
-                        const float column_scale = j < 64 ? sb_i : sb_i2;
-                        const float f = row_scale[0] * column_scale;
+                        const float f = row_scale[0] * column_scale[c * 8 / 64];
                         acc[c * 4] = __fmaf_rn(f, part[c * 4], acc[c * 4]);
                         acc[c * 4 + 1] = __fmaf_rn(f, part[c * 4 + 1], acc[c * 4 + 1]);
-                        const float f2 = row_scale[1] * column_scale;
+                        const float f2 = row_scale[1] * column_scale[c * 8 / 64];
                         acc[c * 4 + 2] = __fmaf_rn(f2, part[c * 4 + 2], acc[c * 4 + 2]);
                         acc[c * 4 + 3] = __fmaf_rn(f2, part[c * 4 + 3], acc[c * 4 + 3]);
                     }

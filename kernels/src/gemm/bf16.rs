@@ -14,12 +14,14 @@ use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;
 use kiln_codegen::host_tensor::HostTensor;
-use kiln_codegen::ir::DType;
+use kiln_codegen::ir::{DType, Kernel};
+use kiln_codegen::schedule::{Options, Reason, Schedule, attach, automatic};
 use kiln_codegen::spec::{
     Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
-use kiln_codegen::tune::ConfigValue;
+use kiln_codegen::target::Target;
+use kiln_codegen::tune::{Config, ConfigValue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,20 +29,29 @@ use std::sync::Arc;
 #[derive(KernelConfig, Clone, Debug)]
 pub struct GemmBf16Config {
     /// Rows of a tile.
-    #[tune(64, 128)]
+    #[tune(64, 128, 256)]
     pub bm: usize,
     /// Columns of a tile.
-    #[tune(64, 128)]
+    #[tune(64, 128, 192)]
     pub bn: usize,
     /// K of a step; it does not change the sums.
     #[tune(64, 32)]
     pub bk: usize,
     /// Stages of the copies.
-    #[tune(3, 4)]
+    #[tune(3, 4, 6)]
     pub stages: usize,
     /// Rows of tiles in a panel.
     #[tune(8, 1)]
     pub panel: usize,
+    /// Blocks of a cluster, where the target has clusters: neighbours bring one operand for each other.
+    #[tune(1, 2)]
+    pub cluster: usize,
+    /// Neighbours share rows of `a`, else rows of `b`.
+    #[tune(true, false)]
+    pub share_a: bool,
+    /// Steps of K printed in a row.
+    #[tune(4, 8)]
+    pub unroll: usize,
     /// Add what `d` holds.
     #[default(false)]
     pub in_place: bool,
@@ -104,8 +115,19 @@ pub struct GemmBf16;
 const OP: &str = "gemm_bf16";
 const TYPES: [DType; 2] = [DType::Bf16, DType::F32];
 
+/// Warp groups that multiply and one thread that copies, on targets that have both.
+fn schedule(k: &Kernel, config: &Config) -> Result<Schedule, Reason> {
+    let c = GemmBf16Config::from_config(config).map_err(|e| e.to_string())?;
+    let caps = Target::Sm90a.caps().ok_or("no limits are known")?;
+    let options =
+        Options { stages: c.stages, cluster: c.cluster, share_left: c.share_a, unroll: c.unroll, ..Options::default() };
+    automatic(k, &caps, &options)
+}
+
 fn kernel_for(out: DType) -> Arc<dyn KernelDef> {
-    if out == DType::F32 { gemm_bf16::kernel::<F32>() } else { gemm_bf16::kernel::<Bf16>() }
+    let plain: Arc<dyn KernelDef> =
+        if out == DType::F32 { gemm_bf16::kernel::<F32>() } else { gemm_bf16::kernel::<Bf16>() };
+    attach(plain, Target::Sm90a, schedule)
 }
 
 /// Reads a problem's inputs and parameters.

@@ -8,11 +8,12 @@
 //! *Numerics*: the products of a scale group are summed in the matrix unit, then `acc = fma(sfa·sfb, sum, acc)` in f32;
 //! without that promotion the short accumulator of matrix units loses bits as K grows. `c` is added in f32 before the one
 //! rounding. K = 0 gives `c` or 0.
-//! *Schedule*: a tile of the output a block, tiles in panels; operands of a step in shared memory, copied ahead.
+//! *Schedule*: a tile of the output a block, tiles in panels; operands of a step in shared memory, copied ahead. Few rows
+//! have a kernel of their own, `fp8_few`.
 //! *Source*: DeepSeek-V3 technical report, 3.3 (fine-grained scales, promotion); OCP Microscaling Formats 1.0.
 
-use crate::gemm::addend;
 use crate::gemm::scales::{Scaled, Scales, promoted_step};
+use crate::gemm::{addend, fp8_few};
 use crate::numeric::round::f32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
@@ -68,6 +69,9 @@ pub struct GemmFp8Config {
     /// Add what `d` holds.
     #[default(false)]
     pub in_place: bool,
+    /// Problems of at most this many rows take the kernel for few rows.
+    #[tune(64, 0, 128, 256)]
+    pub few_rows: usize,
 }
 
 /// Multiplies. Packed scales have room for every row; `ma` and `na` are 0 without them.
@@ -78,6 +82,7 @@ pub struct GemmFp8Config {
         ma == 0 || m <= ma,
         na == 0 || n.div_ceil(cfg.gran_n) <= na,
     ),
+    pdl,
     deterministic,
     batch_invariant(m),
 )]
@@ -215,6 +220,27 @@ fn plain_kernel(fp4: bool, out: DType) -> Arc<dyn KernelDef> {
     }
 }
 
+/// True if a problem's scales are packed exponents.
+fn has_packed(problem: &Problem) -> bool {
+    ["sfa_packed", "sfb_packed"].iter().any(|name| problem.tensors.contains_key(*name))
+}
+
+/// The plan for few rows.
+fn few_rows(x: &Product, problem: &Problem, configs: &dyn Configs, dims: &[(&str, usize)]) -> Result<Plan, OpError> {
+    let kernel = fp8_few::kernel_for(x.out);
+    let mut config = p::choose(configs, &kernel, dims);
+    if config == kernel.space().default_config() {
+        fp8_few::suggest(&mut config, [x.m, x.n, x.k]);
+    }
+    let (c, in_place) = addend(OP, problem, x.accumulate)?;
+    p::set(&mut config, "gran_n", ConfigValue::Int(x.gran[2]));
+    p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
+    let [sa, _] = scale_args(problem, "sfa", x.m)?;
+    let [sb, _] = scale_args(problem, "sfb", x.n.div_ceil(x.gran[2]))?;
+    let args = vec![p::arg(OP, problem, "a")?, sa, p::arg(OP, problem, "b")?, sb, c, p::arg(OP, problem, "d")?];
+    Ok(p::single(kernel, config, args))
+}
+
 /// The dtype a parameter `out_dtype` names.
 pub(crate) fn out_dtype(op: &str, params: &Params, default: DType) -> Result<DType, OpError> {
     let words = if default == DType::F32 { ["f32", "bf16"] } else { ["bf16", "f32"] };
@@ -331,7 +357,8 @@ impl OpSpec for GemmFp8 {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        [false, true].into_iter().flat_map(|fp4| TYPES.map(|out| kernel_for(fp4, out))).collect()
+        let all = [false, true].into_iter().flat_map(|fp4| TYPES.map(|out| kernel_for(fp4, out)));
+        all.chain(TYPES.map(fp8_few::kernel_for)).collect()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let x = product_of(specs, params)?;
@@ -340,7 +367,12 @@ impl OpSpec for GemmFp8 {
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let x = product_of(&p::checked(self, problem)?, &problem.params)?;
         let kernel = kernel_for(x.fp4, x.out);
-        let mut config = p::choose(configs, &kernel, &[("m", x.m), ("n", x.n), ("k", x.k)]);
+        let dims = [("m", x.m), ("n", x.n), ("k", x.k)];
+        let mut config = p::choose(configs, &kernel, &dims);
+        let few = matches!(config.0.get("few_rows"), Some(ConfigValue::Int(limit)) if x.m <= *limit);
+        if few && !x.fp4 && x.gran[..2] == [128, 128] && !has_packed(problem) {
+            return few_rows(&x, problem, configs, &dims);
+        }
         for (name, value) in ["gran_a", "gran_b", "gran_n"].into_iter().zip(x.gran) {
             p::set(&mut config, name, ConfigValue::Int(value));
         }

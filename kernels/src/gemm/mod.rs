@@ -1,8 +1,14 @@
-//! Matrix products: dense, batched, with and without scales. Indexer scores are in `index`.
+//! Matrix products: dense, batched, grouped, with and without scales. Indexer scores are in `index`.
 
 pub mod bf16;
 pub mod einsum;
 pub mod fp8;
+pub mod fp8_few;
+pub mod grouped;
+pub mod hc_prenorm;
+pub mod k_grouped;
+pub mod m_grouped_contiguous;
+pub mod m_grouped_masked;
 pub mod scales;
 
 use crate::problem as p;

@@ -111,13 +111,13 @@ pub(super) fn all_close_or(got: &HostTensor, want: &HostTensor, abs: f64, rel: f
     Finding::pass(share, 1.0)
 }
 
-/// `calc_diff`, optionally with an element bound and a limit on the judged columns.
+/// `calc_diff`, optionally with an element bound and rules of the judged columns and rows.
 pub(super) fn calc_diff_metric(
     got: &HostTensor,
     want: &HostTensor,
     max: f64,
     elem: Option<(f64, f64)>,
-    cols: Option<&str>,
+    [cols, rows]: [Option<&str>; 2],
     c: &Comparison<'_>,
 ) -> Finding {
     let columns = want.shape.last().copied().unwrap_or(1).max(1);
@@ -128,7 +128,14 @@ pub(super) fn calc_diff_metric(
             Err(reason) => return Finding::broken(reason),
         },
     };
-    let judged = |i: usize| limits.as_ref().is_none_or(|l| ((i % columns) as f64) < l[i / columns]);
+    let live = match rows.map(|rule| live_rows(rule, &want.shape, c)).transpose() {
+        Ok(live) => live,
+        Err(reason) => return Finding::broken(reason),
+    };
+    let judged = |i: usize| {
+        limits.as_ref().is_none_or(|l| ((i % columns) as f64) < l[i / columns])
+            && live.as_ref().is_none_or(|l| l[i / columns])
+    };
     let (g, w) = match finite_part(got, want, &judged) {
         Ok(parts) => parts,
         Err(found) => return found,

@@ -37,6 +37,8 @@ pub enum Metric {
         elem: Option<(f64, f64)>,
         /// Which columns are judged, as in the manifest: `col < NAME[row]`.
         cols: Option<String>,
+        /// Which rows are judged, as in the manifest: `NAME >= 0` or `row < NAME[group]`.
+        rows: Option<String>,
     },
     /// [`calc_diff`] is bounded, and each element is within `rel * |want| + absdot_factor * absdot`, where the case's
     /// `absdot` tensor holds the sum of `|a||b|`. The global number hides single wrong elements, this one finds them.
@@ -90,6 +92,7 @@ impl Metric {
                 max: need("max")?,
                 elem: number("elem.abs").zip(number("elem.rel")),
                 cols: text("cols"),
+                rows: text("rows"),
             },
             "gemm" => Metric::Gemm {
                 calc_diff: need("calc_diff")?,
@@ -131,7 +134,10 @@ impl From<Tolerance> for Metric {
         match t {
             Tolerance::BitExact => Metric::BitExact,
             Tolerance::AllCloseOr { abs, rel, cos_diff } => Metric::AllCloseOr { abs, rel, cos_diff },
-            Tolerance::CalcDiff { max } => Metric::CalcDiff { max, elem: None, cols: None },
+            Tolerance::CalcDiff { max } => Metric::CalcDiff { max, elem: None, cols: None, rows: None },
+            Tolerance::CalcDiffRows { max, rows } => {
+                Metric::CalcDiff { max, elem: None, cols: None, rows: Some(rows.into()) }
+            }
             Tolerance::Fp8Codes { max_code_step, max_mismatch_fraction } => {
                 Metric::Fp8Codes { max_code_step, max_mismatch_fraction }
             }
@@ -197,8 +203,9 @@ pub fn judge(name: &str, metric: &Metric, comparison: &Comparison<'_>) -> Verdic
         (Some(got), Some(want)) => match metric {
             Metric::BitExact => elementwise::bit_exact(got, want),
             Metric::AllCloseOr { abs, rel, cos_diff } => elementwise::all_close_or(got, want, *abs, *rel, *cos_diff),
-            Metric::CalcDiff { max, elem, cols } => {
-                elementwise::calc_diff_metric(got, want, *max, *elem, cols.as_deref(), comparison)
+            Metric::CalcDiff { max, elem, cols, rows } => {
+                let limits = [cols.as_deref(), rows.as_deref()];
+                elementwise::calc_diff_metric(got, want, *max, *elem, limits, comparison)
             }
             Metric::Gemm { calc_diff, rel, absdot_factor, rows } => {
                 elementwise::gemm(got, want, *calc_diff, *rel, *absdot_factor, rows.as_deref(), comparison)

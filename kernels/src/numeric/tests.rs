@@ -69,19 +69,23 @@ fn calc_diff_is_global_with_an_element_bound_and_judged_columns() {
     let want: Vec<f64> = (0..1000).map(|i| (i as f64 * 0.7).sin()).collect();
     let mut got = want.clone();
     got[500] += 0.01;
-    let global = Metric::CalcDiff { max: 1e-6, elem: None, cols: None };
-    let element = Metric::CalcDiff { max: 1e-6, elem: Some((1e-3, 1e-3)), cols: None };
+    let global = Metric::CalcDiff { max: 1e-6, elem: None, cols: None, rows: None };
+    let element = Metric::CalcDiff { max: 1e-6, elem: Some((1e-3, 1e-3)), cols: None, rows: None };
     assert!(check(&global, row(&want), row(&got), &[], &[]).ok, "one small error is invisible globally");
     assert!(!check(&element, row(&want), row(&got), &[], &[]).ok);
-    let cols =
-        Metric::CalcDiff { max: 1e-6, elem: Some((1e-3, 1e-3)), cols: Some("col < lens[row]; the rest free".into()) };
+    let cols = Metric::CalcDiff {
+        max: 1e-6,
+        elem: Some((1e-3, 1e-3)),
+        cols: Some("col < lens[row]; the rest free".into()),
+        rows: None,
+    };
     let lens = |n| [("lens", i32_tensor(&[1], &[n]))];
     assert!(check(&cols, row(&want), row(&got), &lens(500), &[]).ok);
     assert!(!check(&cols, row(&want), row(&got), &lens(501), &[]).ok);
     got[500] = f64::NEG_INFINITY;
     assert!(check(&cols, row(&want), row(&got), &lens(500), &[]).ok);
     assert!(!check(&cols, row(&want), row(&got), &lens(501), &[]).ok);
-    let unknown = Metric::CalcDiff { max: 1.0, elem: None, cols: Some("every other one".into()) };
+    let unknown = Metric::CalcDiff { max: 1.0, elem: None, cols: Some("every other one".into()), rows: None };
     assert!(!check(&unknown, row(&want), row(&want), &[], &[]).ok);
 }
 
@@ -106,6 +110,18 @@ fn gemm_finds_one_wrong_element_in_a_live_row() {
     assert!(check(&metric(Some("row < counts[group]; rest free")), want.clone(), second.clone(), &extra, &[]).ok);
     assert!(!check(&metric(Some("ids >= 0")), want.clone(), second, &extra, &[]).ok);
     assert!(!check(&metric(None), want.clone(), want, &[], &[]).ok, "absdot is needed");
+}
+
+#[test]
+fn calc_diff_over_rows_ignores_the_others() {
+    let want = f32_tensor(&[2, 2], &[10.0, -3.0, f64::NAN, f64::NAN]);
+    let metric = Metric::CalcDiff { max: 1e-6, elem: None, cols: None, rows: Some("row < counts[group]".into()) };
+    let counts = [("counts", i32_tensor(&[1], &[1]))];
+    let good = f32_tensor(&[2, 2], &[10.0, -3.0, 5.0, 7.0]);
+    let bad = f32_tensor(&[2, 2], &[10.0, -2.0, 5.0, 7.0]);
+    assert!(check(&metric, want.clone(), good.clone(), &counts, &[]).ok);
+    assert!(!check(&metric, want.clone(), bad, &counts, &[]).ok);
+    assert!(!check(&metric, want, good, &[], &[]).ok, "the counts are needed");
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                     | SchedOp::Take { .. }
                     | SchedOp::Release { .. }
                     | SchedOp::Advance { .. }
+                    | SchedOp::Combine { .. }
                     | SchedOp::TmaStoreWait { .. }
                     | SchedOp::WgmmaWait { .. }
                     | SchedOp::RoleBarrier { .. }

@@ -2,8 +2,8 @@
 
 use super::{Parsed, Parser, Tok};
 use crate::ir::{
-    BlockId, Cluster, Evict, IxVarId, IxVarKind, MapId, Op, Region, Ring, RingId, RingPart, Role, RoleId, SchedOp,
-    SpanId, TensorMap,
+    BlockId, Cluster, Evict, GroupRows, IxVarId, IxVarKind, MapId, Op, Region, Ring, RingId, RingPart, Role, RoleId,
+    SchedOp, SpanId, TensorMap,
 };
 
 impl Parser {
@@ -14,7 +14,7 @@ impl Parser {
             "cluster" => {
                 let size = self.count()?;
                 self.word("axis")?;
-                let axis = self.count()?;
+                let axis = if self.eat_word("none") { None } else { Some(self.count()?) };
                 self.word("rank")?;
                 let rank = self.bounded(IxVarKind::Data, size)?;
                 self.k.cluster = Some(Cluster { size, axis, rank });
@@ -72,7 +72,8 @@ impl Parser {
                     }
                 }
                 let multicast = self.eat_word("multicast");
-                self.k.rings.push(Ring { name, depth, producer, consumers, parts, multicast });
+                let turns = if self.eat_word("turns") { self.count()? } else { 1 };
+                self.k.rings.push(Ring { name, depth, producer, consumers, parts, multicast, turns });
             }
         }
         Ok(())
@@ -128,7 +129,14 @@ impl Parser {
                         self.sign(",")?;
                     }
                 }
-                SchedOp::Tiles { vars, body: self.body()? }
+                let rows = if self.eat_word("rows") {
+                    let counts = self.view()?;
+                    self.word("by")?;
+                    Some(GroupRows { counts, tile: self.count()? })
+                } else {
+                    None
+                };
+                SchedOp::Tiles { vars, rows, body: self.body()? }
             }
             "acquire" | "take" => {
                 let (ring, part) = self.ring_part()?;
@@ -176,6 +184,13 @@ impl Parser {
             "role_barrier" => SchedOp::RoleBarrier { reason: self.text()? },
             "async_fence" => SchedOp::AsyncFence { reason: self.text()? },
             "cluster_barrier" => SchedOp::ClusterBarrier { reason: self.text()? },
+            "combine" => {
+                let acc = self.buffer()?;
+                self.word("inbox")?;
+                let inbox = self.buffer()?;
+                self.word("turns")?;
+                SchedOp::Combine { acc, inbox, turns: self.count()? }
+            }
             "grid_wait" => SchedOp::GridWait,
             "grid_allow" => SchedOp::GridAllow,
             "wgmma" | "wgmma.set" => {

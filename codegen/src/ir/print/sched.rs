@@ -11,7 +11,8 @@ impl Printer {
         if let Some(c) = &k.cluster {
             let (zero, size) = (self.kernel.ix_const_id(0), self.kernel.ix_const_id(c.size as i64));
             let rank = self.define_var(c.rank, Some(zero), Some((size, -1)));
-            self.line(&format!("cluster {} axis {} rank {rank}", c.size, c.axis));
+            let axis = c.axis.map_or("none".into(), |a| a.to_string());
+            self.line(&format!("cluster {} axis {axis} rank {rank}", c.size));
         }
         for (n, m) in k.maps.iter().enumerate() {
             let param = self.param_names[m.param.0 as usize].clone();
@@ -60,8 +61,9 @@ impl Printer {
             })
             .collect();
         let multicast = if r.multicast { " multicast" } else { "" };
+        let turns = if r.turns > 1 { format!(" turns {}", r.turns) } else { String::new() };
         self.line(&format!(
-            "ring {} depth {} producer {} consumers [{}] parts [{}]{multicast}",
+            "ring {} depth {} producer {} consumers [{}] parts [{}]{multicast}{turns}",
             r.name,
             r.depth,
             r.producer.0,
@@ -96,9 +98,10 @@ impl Printer {
                 self.line("}");
                 return;
             }
-            SchedOp::Tiles { vars, body } => {
+            SchedOp::Tiles { vars, rows, body } => {
                 let vars: Vec<String> = vars.iter().map(|&v| self.define_var(v, None, None)).collect();
-                self.op_line(&format!("tiles ({}) {{", vars.join(", ")), span);
+                let rows = rows.map_or(String::new(), |r| format!(" rows {} by {}", self.view(r.counts), r.tile));
+                self.op_line(&format!("tiles ({}){rows} {{", vars.join(", ")), span);
                 self.block(*body);
                 self.line("}");
                 return;
@@ -128,6 +131,9 @@ impl Printer {
             }
             SchedOp::RoleBarrier { reason } | SchedOp::AsyncFence { reason } | SchedOp::ClusterBarrier { reason } => {
                 format!("{word} {reason:?}")
+            }
+            SchedOp::Combine { acc, inbox, turns } => {
+                format!("{word} {} inbox {} turns {turns}", self.buffer(*acc), self.buffer(*inbox))
             }
             SchedOp::GridWait | SchedOp::GridAllow => word.to_string(),
             SchedOp::WgmmaWait { pending } => format!("{word} {pending}"),

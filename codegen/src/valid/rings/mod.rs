@@ -230,6 +230,7 @@ fn missing(k: &Kernel, op: &SchedOp) -> Option<String> {
         SchedOp::Wgmma { release, .. } => release.iter().find_map(|&(r, p)| part(r, p)),
         SchedOp::Roles { .. }
         | SchedOp::Tiles { .. }
+        | SchedOp::Combine { .. }
         | SchedOp::TmaStoreWait { .. }
         | SchedOp::WgmmaWait { .. }
         | SchedOp::RoleBarrier { .. }

@@ -206,7 +206,7 @@ impl<'k> Walk<'_, 'k> {
                 };
                 Some(self.looped(id, body, state, count, &name, turns))
             }
-            Op::Sched(SchedOp::Tiles { vars, body }) => {
+            Op::Sched(SchedOp::Tiles { vars, rows: _, body }) => {
                 for (n, &v) in vars.iter().enumerate() {
                     self.names.name(v, format!("t{n}"));
                 }
@@ -440,13 +440,15 @@ impl<'k> Walk<'_, 'k> {
                     self.belongs(id, *ring, true);
                     return s;
                 }
-                if *by != 1 {
+                // Who takes items in turn goes on past those of the others.
+                let step = if self.produces(*ring) { 1 } else { r.turns.max(1) };
+                if *by != step {
                     let m = format!(
                         "role `{}` goes {by} items on, past items of ring `{}` that it did not handle",
                         self.me(),
                         r.name
                     );
-                    self.out.op("V0504", id, m, "every role of a ring handles each of its items: advance by 1");
+                    self.out.op("V0504", id, m, "every role of a ring handles each of its items: advance by 1, or by the ring's turns");
                 }
                 for part in 0..r.parts.len() as u32 {
                     let done = s.0.remove(&(ring.0, part));
@@ -469,7 +471,8 @@ impl<'k> Walk<'_, 'k> {
                         self.kept.insert(v, at);
                     }
                 }
-                count.entry(ring.0).or_default().push('.');
+                let text = if step > 1 { format!("for 0..{step} (.) ") } else { ".".into() };
+                count.entry(ring.0).or_default().push_str(&text);
             }
             SchedOp::TmaLoad { map, src, dst, extents, ring, part, multicast, .. } => {
                 self.touches(id, &s);
@@ -504,6 +507,7 @@ impl<'k> Walk<'_, 'k> {
             }
             SchedOp::Roles { .. }
             | SchedOp::Tiles { .. }
+            | SchedOp::Combine { .. }
             | SchedOp::TmaStoreWait { .. }
             | SchedOp::WgmmaWait { .. }
             | SchedOp::RoleBarrier { .. }

@@ -20,7 +20,17 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     registers(roles, out);
     memory(roles, out);
     let k = roles.k;
-    let named: usize = k.roles.iter().filter(|r| !r.one_thread && r.warps > 1).map(|r| r.instances).sum();
+    let own: usize = k.roles.iter().filter(|r| !r.one_thread && r.warps > 1).map(|r| r.instances).sum();
+    // Sums that are added up within a block have one barrier for the instances of a part.
+    let mut sums = 0;
+    for &(role, body) in &roles.programs {
+        walk(k, body, &mut |_, op| {
+            if let Op::Sched(SchedOp::Combine { turns, .. }) = op {
+                sums = sums.max(roles.role(role).instances / (*turns).max(1));
+            }
+        });
+    }
+    let named = own + sums;
     if named + 1 > BARRIERS {
         let m = format!(
             "the roles need {named} barriers of their own, a block has {} besides that of all threads",
@@ -29,9 +39,10 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
         out.op("V0534", roles.op, m, "use fewer instances or roles");
     }
     if let Some(c) = &k.cluster
-        && (c.size == 0 || c.size > CLUSTER || c.axis >= k.grid.len())
+        && (c.size == 0 || c.size > CLUSTER || c.axis.is_some_and(|a| a >= k.grid.len()))
     {
-        let m = format!("a cluster of {} blocks along axis {} of a grid of {} axes", c.size, c.axis, k.grid.len());
+        let axis = c.axis.map_or("none".to_string(), |a| a.to_string());
+        let m = format!("a cluster of {} blocks along axis {axis} of a grid of {} axes", c.size, k.grid.len());
         out.kernel("V0535", m, "a cluster has 1 to 8 blocks along an axis of the grid");
     }
     for m in &k.maps {

@@ -8,7 +8,7 @@
 use super::names::Names;
 use super::{Findings, Roles};
 use crate::ir::effects::walk;
-use crate::ir::{BlockId, Op, OpId, RingId, RoleId, SchedOp};
+use crate::ir::{BlockId, Op, OpId, Ring, RingId, RoleId, SchedOp};
 use std::collections::{BTreeSet, HashMap};
 
 /// Steps of a program that are followed at most.
@@ -103,6 +103,7 @@ enum Event {
 struct Process {
     block: usize,
     role: RoleId,
+    instance: usize,
     events: Vec<(Event, OpId)>,
     at: usize,
     /// Item on each ring.
@@ -171,11 +172,13 @@ impl<'a, 'k> Run<'a, 'k> {
         let mut all: Vec<Process> = vec![];
         for block in 0..self.blocks {
             for (role, events) in &self.programs {
-                for _ in 0..self.roles.role(*role).instances {
-                    let (items, released) = (vec![0; k.rings.len()], HashMap::new());
+                for instance in 0..self.roles.role(*role).instances {
+                    let start = |r: &Ring| if r.consumers.contains(role) { instance % r.turns.max(1) } else { 0 };
+                    let (items, released) = (k.rings.iter().map(start).collect(), HashMap::new());
                     all.push(Process {
                         block,
                         role: *role,
+                        instance,
                         events: events.clone(),
                         at: 0,
                         items,
@@ -344,7 +347,10 @@ impl<'a, 'k> Run<'a, 'k> {
         match (key.empty, self.roles.copied(RingId(key.ring), key.part)) {
             (false, true) => 1,
             (false, false) => of(r.producer),
-            (true, _) => r.consumers.iter().map(|&c| of(c)).sum::<usize>() * if r.multicast { self.blocks } else { 1 },
+            (true, _) => {
+                let blocks = if r.multicast { self.blocks } else { 1 };
+                r.consumers.iter().map(|&c| of(c)).sum::<usize>() * blocks / r.turns.max(1)
+            }
         }
     }
 
@@ -369,6 +375,9 @@ impl<'a, 'k> Run<'a, 'k> {
         let reach = self.shares(ring, part);
         for q in all.iter().filter(|q| r.consumers.contains(&q.role) && (reach || q.block == all[n].block)) {
             let released = q.released.get(&(ring.0, freed)).copied().unwrap_or(0);
+            // Of those items, the ones that were this instance's turn.
+            let turns = r.turns.max(1);
+            let need = (need + turns - 1 - q.instance % turns) / turns;
             if released < need {
                 let m = format!(
                     "item {item} of {} is filled while role `{}` has released {released} of {need}, in {}",
@@ -525,7 +534,7 @@ fn sched_events(
             out.extend(release.iter().map(|&(r, p)| (Event::Release(r, p), id)));
             return;
         }
-        SchedOp::Tiles { vars, body } => {
+        SchedOp::Tiles { vars, rows: _, body } => {
             for (n, &v) in vars.iter().enumerate() {
                 names.name(v, format!("t{n}"));
             }
@@ -535,6 +544,7 @@ fn sched_events(
             return;
         }
         SchedOp::Roles { .. }
+        | SchedOp::Combine { .. }
         | SchedOp::TmaStore { .. }
         | SchedOp::TmaStoreWait { .. }
         | SchedOp::WgmmaWait { .. }

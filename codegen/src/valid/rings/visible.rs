@@ -335,6 +335,8 @@ impl<'k> Walk<'_, 'k> {
                 self.free(id, *ring, *part, &s);
                 s
             }
+            // Its inbox has barriers of its own, and no engine reads it.
+            Op::Sched(SchedOp::Combine { .. }) => s,
             Op::Sched(SchedOp::Wgmma { a, b, acc, set, release, hold, .. }) => {
                 self.reads(id, &mut s);
                 for v in [*a, *b] {

@@ -163,7 +163,7 @@ impl Chip<'_> {
             (false, false) => of(r.producer),
             (true, _) => {
                 let blocks = if r.multicast { self.blocks.len() } else { 1 };
-                r.consumers.iter().map(|&c| of(c)).sum::<usize>() * blocks
+                r.consumers.iter().map(|&c| of(c)).sum::<usize>() * blocks / r.turns.max(1)
             }
         }
     }

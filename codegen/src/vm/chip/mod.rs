@@ -30,6 +30,8 @@ pub enum Wait {
     Phase(Key, usize, OpId),
     /// The next opening of the cluster's barrier after this one.
     Cluster(usize, OpId),
+    /// All parts of a sum: number of the group of instances, and of the sum.
+    Parts(usize, usize, OpId),
     /// The roles it started.
     Children(OpId),
     /// To be started.
@@ -59,6 +61,8 @@ pub struct Process {
     pub stores: [u32; 2],
     /// Products asked for.
     pub products: u32,
+    /// Sums it had a part in.
+    pub sums: usize,
     priority: u64,
     line: OpId,
 }
@@ -92,6 +96,8 @@ pub struct Chip<'p> {
     phases: HashMap<Key, Phase>,
     actors: Vec<Key>,
     meeting: Meeting,
+    /// Parts of sums that were handed over.
+    sums: HashMap<(usize, usize), Vec<Option<Vec<f32>>>>,
     jobs: Vec<Job>,
     dice: Dice,
     cluster: u32,
@@ -169,8 +175,8 @@ impl<'p> Chip<'p> {
         let nothing = Arc::new(vec![0; 2 * count]);
         let mut procs = vec![];
         for id in 0..count {
-            let (block, role) = if id < size {
-                (id, None)
+            let (block, role, instance) = if id < size {
+                (id, None, 0)
             } else {
                 let mut n = (id - size) % per_block.max(1);
                 let mut role = 0;
@@ -178,7 +184,7 @@ impl<'p> Chip<'p> {
                     n -= kernel.roles[role].instances;
                     role += 1;
                 }
-                ((id - size) / per_block.max(1), Some(role))
+                ((id - size) / per_block.max(1), Some(role), n)
             };
             procs.push(Process {
                 block,
@@ -187,9 +193,17 @@ impl<'p> Chip<'p> {
                 leader: Clock::new(2 * id as Actor, &nothing),
                 rest: Clock::new(2 * id as Actor + 1, &nothing),
                 alone: role.is_some_and(|r| kernel.roles[r].one_thread),
-                items: vec![0; kernel.rings.len()],
+                items: kernel
+                    .rings
+                    .iter()
+                    .map(|r| {
+                        let takes = role.is_some_and(|n| r.consumers.contains(&RoleId(n as u32)));
+                        if takes { instance % r.turns.max(1) } else { 0 }
+                    })
+                    .collect(),
                 stores: [0; 2],
                 products: 0,
+                sums: 0,
                 priority: dice.roll(),
                 line: OpId(0),
             });
@@ -239,6 +253,7 @@ impl<'p> Chip<'p> {
             timing: schedule.timing,
             phases: HashMap::new(),
             actors: vec![],
+            sums: HashMap::new(),
             meeting: Meeting::default(),
             jobs: vec![],
             dice,
@@ -299,6 +314,9 @@ impl<'p> Chip<'p> {
             Wait::Ready => true,
             Wait::Phase(key, phases, _) => self.passes(key, phases),
             Wait::Cluster(round, _) => self.meeting.round > round,
+            Wait::Parts(group, sum, _) => {
+                self.sums.get(&(group, sum)).is_some_and(|parts| parts.iter().all(Option::is_some))
+            }
             Wait::Children(_) => {
                 let block = self.procs[id].block;
                 self.procs.iter().all(|p| p.block != block || p.role.is_none() || p.wait == Wait::Done)
@@ -337,6 +355,22 @@ impl<'p> Chip<'p> {
             }
             self.abandoned = true;
         }
+    }
+
+    /// Hands over part `part` of `parts` of a sum; gives the number of the sum.
+    pub fn hand_over(&mut self, id: usize, group: usize, [part, parts]: [usize; 2], values: Vec<f32>) -> usize {
+        let sum = self.procs[id].sums;
+        self.procs[id].sums += 1;
+        let all = self.sums.entry((group, sum)).or_insert_with(|| vec![None; parts]);
+        if let Some(place) = all.get_mut(part) {
+            *place = Some(values);
+        }
+        sum
+    }
+
+    /// Takes the parts of a sum, in their order.
+    pub fn take_parts(&mut self, group: usize, sum: usize) -> Vec<Vec<f32>> {
+        self.sums.remove(&(group, sum)).unwrap_or_default().into_iter().flatten().collect()
     }
 
     /// Arrives at the cluster's barrier; gives the round to wait behind.
@@ -497,6 +531,7 @@ impl<'p> Chip<'p> {
             let (text, op) = match self.procs[id].wait {
                 Wait::Phase(key, phases, op) => (self.state(key, phases), op),
                 Wait::Cluster(_, op) => (format!("the cluster, {} have come", self.meeting.arrived), op),
+                Wait::Parts(_, _, op) => ("the parts of a sum".to_string(), op),
                 Wait::Ready | Wait::Children(_) | Wait::Absent | Wait::Done => continue,
             };
             if texts.is_empty() {

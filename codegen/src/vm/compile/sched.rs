@@ -10,7 +10,11 @@ impl Compiler<'_> {
             SchedOp::Roles { programs } => RoleInstr::Roles {
                 programs: programs.iter().map(|&(r, b)| (r.0 as usize, self.block(b, &empty))).collect(),
             },
-            SchedOp::Tiles { vars, body } => RoleInstr::Tiles {
+            SchedOp::Tiles { vars, rows, body } => RoleInstr::Tiles {
+                rows: rows.and_then(|r| match self.kernel.view(r.counts).base {
+                    Base::Param(p) => Some((p.0 as usize, r.tile as i64)),
+                    Base::Buffer(_) => None,
+                }),
                 targets: vars.iter().map(|v| v.0 as usize).collect(),
                 code: self.block(*body, &empty),
             },
@@ -39,6 +43,7 @@ impl Compiler<'_> {
                 hold: *hold,
             },
             SchedOp::WgmmaWait { pending } => RoleInstr::ProductWait { pending: *pending },
+            SchedOp::Combine { acc, inbox: _, turns } => RoleInstr::Combine { acc: acc.0 as usize, turns: *turns },
             SchedOp::RoleBarrier { reason: _ } => RoleInstr::Meet,
             SchedOp::AsyncFence { reason: _ } => RoleInstr::Fence,
             SchedOp::ClusterBarrier { reason: _ } => RoleInstr::Cluster,

@@ -56,7 +56,7 @@ impl<'p> Worker<'p> {
             let extent = stage.units[axis].max(1);
             self.env[at] = rest % extent;
             rest /= extent;
-            if let Some(c) = kernel.cluster.as_ref().filter(|c| c.axis == axis) {
+            if let Some(c) = kernel.cluster.as_ref().filter(|c| c.axis == Some(axis)) {
                 self.env[at] = self.env[at] * c.size as i64 + block as i64;
             }
         }
@@ -162,7 +162,11 @@ impl<'p> Worker<'p> {
         }
         match op {
             RoleInstr::Roles { programs } => self.start_roles(fr, node, programs),
-            RoleInstr::Tiles { targets, code } => self.tiles_of_block(fr, targets, code),
+            RoleInstr::Tiles { rows, targets, code } => self.tiles_of_block(fr, *rows, targets, code),
+            &RoleInstr::Combine { acc, turns } => {
+                self.combine(node, acc, turns);
+                return;
+            }
             &RoleInstr::Acquire { ring, part, target } => {
                 let at = self.with_chip(|c, id| c.acquire_at(id, ring, part));
                 self.pass(node, at, target);
@@ -274,7 +278,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Runs the body for each tile of this block.
-    fn tiles_of_block(&mut self, fr: &mut Lanes, targets: &[usize], code: &[Node]) {
+    fn tiles_of_block(&mut self, fr: &mut Lanes, rows: Option<(usize, i64)>, targets: &[usize], code: &[Node]) {
         let Some(agent) = self.agent else { return };
         let units = &agent.stage.units;
         let [first, step] = agent.stage.cluster;
@@ -285,12 +289,50 @@ impl<'p> Worker<'p> {
             for (axis, &at) in targets.iter().enumerate().rev() {
                 self.env[at] = rest % units[axis].max(1);
                 rest /= units[axis].max(1);
-                if let Some(c) = self.shared.kernel.cluster.as_ref().filter(|c| c.axis == axis) {
+                if let Some(c) = self.shared.kernel.cluster.as_ref().filter(|c| c.axis == Some(axis)) {
                     self.env[at] = self.env[at] * c.size as i64 + agent.block as i64;
                 }
             }
-            self.exec(fr, code, Mask::first(1));
+            if rows.is_none_or(|r| self.has_rows(r, targets)) {
+                self.exec(fr, code, Mask::first(1));
+            }
             unit += step.max(1);
+        }
+    }
+
+    /// Whether a tile starts before the end of its group's rows.
+    fn has_rows(&self, (param, tile): (usize, i64), targets: &[usize]) -> bool {
+        let (Some(&first), Some(&group)) = (targets.first(), targets.last()) else { return true };
+        let Some(Some(counts)) = self.shared.globals.get(param) else { return true };
+        let group = self.env[group];
+        counts.holds(DType::I32, group, group)
+            && self.env[first] * tile < i64::from(counts.get(DType::I32, group as usize) as u32 as i32)
+    }
+
+    /// Adds up the parts of a sum, in their order, in part 0.
+    fn combine(&mut self, node: &Node, acc: usize, turns: usize) {
+        let Some(agent) = self.agent else { return };
+        let kernel = self.shared.kernel;
+        let (size, rank) = match &kernel.cluster {
+            Some(c) if c.axis.is_none() => (c.size.max(1), self.env[c.rank.0 as usize] as usize),
+            Some(_) | None => (1, 0),
+        };
+        let role = agent.stage.lock().procs[agent.id].role.unwrap_or(0);
+        let instance = kernel.roles[role].instance.map_or(0, |v| self.env[v.0 as usize] as usize);
+        let turns = turns.max(1);
+        let (part, parts, group) = (rank * turns + instance % turns, size * turns, instance / turns);
+        let Tile::F(values) = &self.tiles[acc] else { return };
+        let values = values.clone();
+        let sum = self.with_chip(|c, id| c.hand_over(id, group, [part, parts], values)).unwrap_or(0);
+        if part > 0 || !self.pause(Wait::Parts(group, sum, node.op)) {
+            return;
+        }
+        let all = self.with_chip(|c, _| c.take_parts(group, sum)).unwrap_or_default();
+        if let Tile::F(total) = &mut self.tiles[acc] {
+            total.fill(0.0);
+            for part in all {
+                total.iter_mut().zip(part).for_each(|(t, x)| *t += x);
+            }
         }
     }
 

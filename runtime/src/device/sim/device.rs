@@ -303,7 +303,8 @@ impl Queue for Sim {
 /// A map for the machine, which counts addresses from the tensor's first element.
 fn machine_map(map: &abi::TensorMap, own: u64) -> machine::TensorMap {
     machine::TensorMap {
-        address: map.address.wrapping_sub(own),
+        // A tensor without elements has no place of its own.
+        address: if map.is_empty() { 0 } else { map.address.wrapping_sub(own) },
         element_bytes: map.dtype.bits() / 8,
         extents: map.extents.clone(),
         strides: map.strides_bytes.clone(),

@@ -21,6 +21,8 @@ pub struct Frame {
     pub maps: Vec<String>,
     /// Barriers of each ring.
     pub rings: Vec<RingNames>,
+    /// Where blocks of a cluster hand over their parts of a sum.
+    pub inbox: Option<InboxNames>,
     /// Number of the first tile or cluster of tiles, how many there are, and how many blocks or clusters share them.
     pub walk: Option<Walk>,
     /// `base` is wanted.
@@ -42,6 +44,17 @@ pub struct RingNames {
     pub parity: String,
     /// Barriers of each part: full, empty.
     pub parts: Vec<[String; 2]>,
+}
+
+/// Names of the barriers by which blocks of a cluster hand over parts of a sum, and of the current tile's parity.
+#[derive(Clone, Debug, Default)]
+pub struct InboxNames {
+    /// All parts are there.
+    pub full: String,
+    /// They have been read.
+    pub free: String,
+    /// Parity of the tile.
+    pub parity: String,
 }
 
 /// Names of the walk over tiles.
@@ -77,7 +90,14 @@ impl Frame {
             let axes = k.block_ids.iter().map(|&v| names.declare(&format!("units_{}", k.ix_var(v).name))).collect();
             Walk { axes, units: names.declare("units") }
         });
-        Frame { base, block_warp, maps, rings, walk, ..Frame::default() }
+        let shared = k.cluster.as_ref().is_some_and(|c| c.axis.is_none() && c.size > 1);
+        let adds = k.ops.iter().any(|n| matches!(n.op, Op::Sched(SchedOp::Combine { .. })));
+        let inbox = (shared && adds).then(|| InboxNames {
+            full: names.declare("parts_full"),
+            free: names.declare("parts_free"),
+            parity: names.declare("parts_parity"),
+        });
+        Frame { base, block_warp, maps, rings, inbox, walk, ..Frame::default() }
     }
 }
 
@@ -91,7 +111,7 @@ impl Emitter<'_> {
     pub fn cluster_shape(&self) -> [u32; 3] {
         let mut shape = [1; 3];
         if let Some(c) = &self.k.cluster {
-            shape[if self.frame.walk.is_some() { 0 } else { c.axis }] = c.size as u32;
+            shape[c.axis.filter(|_| self.frame.walk.is_none()).unwrap_or(0)] = c.size as u32;
         }
         shape
     }
@@ -102,8 +122,10 @@ impl Emitter<'_> {
             return GridPlan::Blocks;
         }
         let mut unit = [1; 3];
-        if let Some(c) = &self.k.cluster {
-            unit[c.axis] = c.size as u32;
+        if let Some(c) = &self.k.cluster
+            && let Some(axis) = c.axis
+        {
+            unit[axis] = c.size as u32;
         }
         GridPlan::Persistent { unit }
     }
@@ -142,6 +164,7 @@ impl Emitter<'_> {
     /// Bytes of shared memory with the barriers of the rings.
     pub fn shared_total(&self) -> usize {
         let slots: usize = self.k.rings.iter().map(|r| 2 * r.depth * r.parts.len()).sum();
+        let slots = slots + if self.frame.inbox.is_some() { 2 } else { 0 };
         if slots == 0 { self.k.shared_bytes } else { self.k.shared_bytes.next_multiple_of(8) + 8 * slots }
     }
 
@@ -184,7 +207,7 @@ impl Emitter<'_> {
         let r = &self.k.rings[ring.0 as usize];
         let full = if self.copied(ring, part) { 1 } else { self.arrivals(r.producer) };
         let blocks = if r.multicast { self.cluster_size() } else { 1 };
-        [full, r.consumers.iter().map(|&c| self.arrivals(c)).sum::<usize>() * blocks]
+        [full, r.consumers.iter().map(|&c| self.arrivals(c)).sum::<usize>() * blocks / r.turns.max(1)]
     }
 
     /// True if copies of the engine fill a part.
@@ -231,6 +254,9 @@ impl Emitter<'_> {
                 at = end + 8 * r.depth;
             }
         }
+        if let Some(names) = self.frame.inbox.clone() {
+            self.line(format!("const smem_ptr {} = {base} + {at}, {} = {base} + {};", names.full, names.free, at + 8));
+        }
         self.walk_size();
         if elects {
             self.out.push('\n');
@@ -254,6 +280,13 @@ impl Emitter<'_> {
                 }
                 self.close();
             }
+            if let (Some(names), Some((_, groups))) = (self.frame.inbox.clone(), self.shared_sum()) {
+                self.line(format!(
+                    "mbar_init({}, 1);  // the first block, and the bytes of the other parts",
+                    names.full
+                ));
+                self.line(format!("mbar_init({}, {});  // every warp that reads the parts", names.free, 4 * groups));
+            }
             if !rings.is_empty() {
                 self.line("mbar_init_fence();");
             }
@@ -275,7 +308,7 @@ impl Emitter<'_> {
         for (axis, name) in walk.axes.iter().enumerate() {
             let extent = self.ix(k.grid[axis]);
             let text = match &k.cluster {
-                Some(c) if c.axis == axis && c.size > 1 => {
+                Some(c) if c.axis == Some(axis) && c.size > 1 => {
                     let sum = Text::add(&extent, &Text::number(c.size as i64 - 1));
                     Text::over(&sum, c.size).s
                 }

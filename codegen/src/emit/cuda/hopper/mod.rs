@@ -1,10 +1,11 @@
 //! Scheduled kernels as sm_90a text: roles, rings, clusters, copy engines and the matrix unit of warp groups.
 //!
 //! `frame` prints what stands around the programs, `role` their heads and the walk over tiles, `ring` the hand-over of
-//! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `store` fragments to shared memory, `memory` where
-//! elements of tiles lie. Expressions, accesses and element loops are the rest of the emitter's; inside a role they speak
+//! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `combine` sums of several warp groups
+//! and blocks, `store` fragments to shared memory, `memory` where elements of tiles lie. Expressions, accesses and element loops are the rest of the emitter's; inside a role they speak
 //! of the role's threads.
 
+mod combine;
 mod copy;
 mod frame;
 mod memory;
@@ -37,7 +38,7 @@ impl Emitter<'_> {
         let span = self.k.op(id).span;
         match op {
             SchedOp::Roles { programs } => self.roles(id, programs),
-            SchedOp::Tiles { vars, body } => self.tiles(id, vars, *body),
+            SchedOp::Tiles { vars, rows, body } => self.tiles(id, vars, *rows, *body),
             SchedOp::Acquire { ring, part, slot } => self.acquire(id, *ring, *part, *slot),
             SchedOp::Publish { ring, part } => self.publish(*ring, *part),
             SchedOp::Take { ring, part, slot } => self.take(*ring, *part, *slot),
@@ -54,6 +55,7 @@ impl Emitter<'_> {
                 self.comment(span, &format!("wgmma {verb} {:?} x {:?}, {by}", sizes[0], sizes[1]));
                 self.wgmma(id, [*a, *b], *acc, [*set, *hold], *scales, release);
             }
+            SchedOp::Combine { acc, inbox, turns } => self.combine(id, *acc, *inbox, *turns),
             SchedOp::RoleBarrier { reason } => self.role_barrier(reason),
             SchedOp::AsyncFence { reason } => {
                 self.need(super::prelude::Snippet::Proxy);

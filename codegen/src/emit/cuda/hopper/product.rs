@@ -290,11 +290,15 @@ impl Emitter<'_> {
                 self.line(format!("const float {name} = {text};"));
                 vec![name; 2]
             }
-            Columns::Pieces if !columns.is_empty() => vec![format!("{columns}[{}]", c.s); 2],
+            Columns::Pieces { unit } if !columns.is_empty() => {
+                let unit = if super::scale::holds_pieces(n, *unit) { *unit } else { 8 };
+                let at = if unit == 8 { c.s.clone() } else { format!("{} * 8 / {unit}", c.s) };
+                vec![format!("{columns}[{at}]"); 2]
+            }
             Columns::Each if !columns.is_empty() => (0..2)
                 .map(|e| format!("{columns}[{}]", Text::add(&Text::mul(&c, &Text::number(2)), &Text::number(e)).s))
                 .collect(),
-            Columns::Pieces => {
+            Columns::Pieces { .. } => {
                 let at = Text::mul(&c, &Text::number(8));
                 vec![self.named_factor(scale, &at); 2]
             }

@@ -20,7 +20,19 @@ impl Emitter<'_> {
         let used: Vec<usize> = (0..self.k.rings.len()).filter(|&r| uses(r)).collect();
         for r in used {
             let names = self.frame.rings[r].clone();
-            self.line(format!("u32 {} = 0, {} = 0;", names.slot, names.parity));
+            let turns = self.k.rings[r].turns;
+            let instance = self.k.roles[role.0 as usize].instance.and_then(|v| self.index.get(&v).cloned());
+            let first = match instance.filter(|_| turns > 1 && self.k.rings[r].producer != role) {
+                Some(i) if self.k.roles[role.0 as usize].instances == turns => i.s,
+                Some(i) => format!("{} % {turns}", i.s),
+                None => "0".into(),
+            };
+            self.line(format!("u32 {} = {first}, {} = 0;", names.slot, names.parity));
+        }
+        if let (Some(names), Some((adds, _))) = (self.frame.inbox.clone(), self.shared_sum())
+            && adds == role
+        {
+            self.line(format!("u32 {} = 0;", names.parity));
         }
     }
 

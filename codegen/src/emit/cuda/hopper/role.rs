@@ -4,7 +4,7 @@ use super::super::Emitter;
 use super::super::expr::Text;
 use super::super::prelude::Snippet;
 use super::Current;
-use crate::ir::{BlockId, BufferId, IxVarId, OpId, RoleId};
+use crate::ir::{Base, BlockId, BufferId, DType, GroupRows, IxVarId, OpId, RoleId};
 
 /// Tiles along the first axis that are walked together where the kernel does not say: with tiles of 128 to 256 rows and
 /// columns, as many as make the tiles in flight on a device near square.
@@ -152,21 +152,32 @@ impl Emitter<'_> {
     }
 
     /// The walk over the tiles of this block.
-    pub fn tiles(&mut self, id: OpId, vars: &[IxVarId], body: BlockId) {
+    pub fn tiles(&mut self, id: OpId, vars: &[IxVarId], rows: Option<GroupRows>, body: BlockId) {
         let Some(walk) = self.frame.walk.clone() else { return };
         let k = self.k;
         self.comment(k.op(id).span, "tiles of this block");
         let size = self.cluster_size();
         let own = |what: &str| if size > 1 { format!("{what} / {size}") } else { what.to_string() };
         let (first, step) = (own("blockIdx.x"), own("gridDim.x"));
-        self.line("#pragma unroll 1");
-        let unit =
-            self.open_with("unit", |u| format!("for (u32 {u} = {first}; {u} < {}; {u} += {step})", walk.units)).s;
-        let places = self.unit_places(&unit, &walk.axes);
+        let places = match rows {
+            None => {
+                self.line("#pragma unroll 1");
+                let head = |u: &str| format!("for (u32 {u} = {first}; {u} < {}; {u} += {step})", walk.units);
+                let unit = self.open_with("unit", head).s;
+                self.unit_places(&unit, &walk.axes)
+            }
+            Some(rows) => {
+                let Some(places) = self.group_walk(&rows, &walk.axes, &first, &step) else {
+                    self.refuse(id, "a walk over the rows of groups without a grid of three axes".into());
+                    return;
+                };
+                places
+            }
+        };
         let ty = self.index_type();
         for (axis, (&var, place)) in vars.iter().zip(places).enumerate() {
             let name = self.names.declare(&k.ix_var(var).name.clone());
-            let shared = k.cluster.as_ref().filter(|c| c.axis == axis && c.size > 1);
+            let shared = k.cluster.as_ref().filter(|c| c.axis == Some(axis) && c.size > 1);
             let text = match shared {
                 Some(c) => {
                     let rank = self.index.get(&c.rank).map(|t| t.s.clone()).unwrap_or_default();
@@ -179,6 +190,45 @@ impl Emitter<'_> {
         }
         self.block(body);
         self.close();
+    }
+
+    /// The walk over tiles that have rows, group after group: how many there are is read while walking, and the place where
+    /// a group begins only grows.
+    fn group_walk(&mut self, rows: &GroupRows, axes: &[String], first: &str, step: &str) -> Option<Vec<String>> {
+        let [tiles, columns, groups] = axes else { return None };
+        let (tiles, columns, groups) = (tiles.clone(), columns.clone(), groups.clone());
+        let (group, begin) = (self.names.declare("group"), self.names.declare("begin"));
+        self.line(format!("u32 {group} = 0, {begin} = 0;  // of the group's first unit"));
+        self.line("#pragma unroll 1");
+        let unit = self.open_with("unit", |u| format!("for (u32 {u} = {first};; {u} += {step})")).s;
+        let here = self.names.declare("tiles_here");
+        self.line(format!("u32 {here} = 0;"));
+        self.open(&format!("for (; {group} < {groups}; ++{group})"));
+        let count = self.group_count(rows, &group)?;
+        self.need(Snippet::MinMax);
+        let whole = format!("u32(max_of<int>({count}, 0) + {}) / {}", rows.tile - 1, rows.tile);
+        self.line(format!("{here} = min_of<u32>({whole}, {tiles});"));
+        self.line(format!("if ({unit} < {begin} + {here} * {columns}) break;"));
+        self.line(format!("{begin} += {here} * {columns};"));
+        self.close();
+        self.line(format!("if ({group} == {groups}) break;"));
+        let at = self.names.declare("in_group");
+        self.line(format!("const u32 {at} = {unit} - {begin};"));
+        let mut places = self.unit_places(&at, &[here, columns]);
+        places.push(group);
+        Some(places)
+    }
+
+    /// The rows of a group.
+    fn group_count(&mut self, rows: &GroupRows, group: &str) -> Option<String> {
+        let v = self.k.view(rows.counts);
+        let Base::Param(p) = v.base else { return None };
+        let plain = self.k.ix_const(v.offset) == Some(0) && self.k.ix_const(v.strides[0]) == Some(1);
+        if !plain || v.dtype != DType::I32 || !v.guards.is_empty() || v.gather.is_some() {
+            return None;
+        }
+        self.frame.used_params.insert(p);
+        Some(format!("{}[{group}]", self.params[p.0 as usize]))
     }
 
     /// Place of a unit along each axis: in panels along axis 0, axis 0 fastest inside a panel; a third axis is slowest.

@@ -10,14 +10,22 @@ use crate::ir::effects::walk;
 use crate::ir::{CmpOp, GemmScale, IxExpr, IxId, IxVarId, Op, ViewId};
 use crate::pass::access::defined_inside;
 
+/// Factors of pieces of columns that are worked out in front of the products: registers they may take.
+const HELD_PIECES: usize = 12;
+
+/// True if the factors of pieces of this many columns are worked out in front of the products.
+pub fn holds_pieces(n: usize, unit: usize) -> bool {
+    n.is_multiple_of(unit) && n / unit <= HELD_PIECES
+}
+
 /// How the factor of a column depends on the column.
 pub enum Columns {
     /// Not at all.
     One,
     /// Only through `(start + column) / by`: one factor for each of `count` quotients.
     Quotients { start: Option<IxId>, by: i64, unit: i64, count: usize },
-    /// It is the same for 8 aligned columns.
-    Pieces,
+    /// It is the same for `unit` aligned columns, a multiple of 8.
+    Pieces { unit: usize },
     /// In any way.
     Each,
 }
@@ -115,24 +123,30 @@ impl Emitter<'_> {
                 self.close();
                 name
             }
-            // What lies in a slot has to be read before the slot is released.
-            Columns::Pieces | Columns::Each if early && self.reads_shared(scale) => {
-                let count = if matches!(kind, Columns::Pieces) { n / 8 } else { n / 4 };
-                let name = self.names.declare("column_scale");
-                self.line(format!("float {name}[{count}];"));
-                self.line("#pragma unroll");
-                let c = self.open_with("c", |c| format!("for (int {c} = 0; {c} < {count}; ++{c})"));
-                let at = match kind {
-                    Columns::Pieces => format!("{} * 8", c.s),
-                    _ => format!("{0} / 2 * 8 + lane % 4 * 2 + {0} % 2", c.s),
-                };
-                let x = self.factor_at(scale, &Text::name(at));
-                self.line(format!("{name}[{}] = {};", c.s, x.s));
-                self.close();
-                name
+            Columns::Pieces { unit } if holds_pieces(n, *unit) => {
+                self.held_columns(scale, n / unit, |c| format!("{c} * {unit}"))
             }
-            Columns::Pieces | Columns::Each => String::new(),
+            // What lies in a slot has to be read before the slot is released.
+            Columns::Pieces { .. } if early && self.reads_shared(scale) => {
+                self.held_columns(scale, n / 8, |c| format!("{c} * 8"))
+            }
+            Columns::Each if early && self.reads_shared(scale) => {
+                self.held_columns(scale, n / 4, |c| format!("{c} / 2 * 8 + lane % 4 * 2 + {c} % 2"))
+            }
+            Columns::Pieces { .. } | Columns::Each => String::new(),
         }
+    }
+
+    /// Works out `count` factors, that of place `c` at a column of its own; gives the name of the array.
+    fn held_columns(&mut self, scale: &GemmScale, count: usize, at: impl Fn(&str) -> String) -> String {
+        let name = self.names.declare("column_scale");
+        self.line(format!("float {name}[{count}];"));
+        self.line("#pragma unroll");
+        let c = self.open_with("c", |c| format!("for (int {c} = 0; {c} < {count}; ++{c})"));
+        let x = self.factor_at(scale, &Text::name(at(&c.s)));
+        self.line(format!("{name}[{}] = {};", c.s, x.s));
+        self.close();
+        name
     }
 
     /// How the factor of a column depends on the column.
@@ -140,6 +154,8 @@ impl Emitter<'_> {
         let mut list = vec![];
         let mut pieces = true;
         let mut compares = false;
+        // Columns between two changes: a number that divides all places of comparisons.
+        let mut unit = 0i64;
         walk(self.k, scale.body, &mut |_, op| {
             for v in views(op) {
                 let view = self.k.view(v);
@@ -151,7 +167,10 @@ impl Emitter<'_> {
             if let Op::CompareIndex { a, b, op, .. } = op {
                 if [a, b].iter().any(|&&i| self.ranges.mentions(i, scale.var)) {
                     compares = true;
-                    pieces &= self.changes_between_pieces(*op, *a, *b, scale.var);
+                    match self.changes_between_pieces(*op, *a, *b, scale.var) {
+                        Some(step) => unit = crate::pass::access::gcd(unit, step),
+                        None => pieces = false,
+                    }
                 }
                 return;
             }
@@ -162,13 +181,14 @@ impl Emitter<'_> {
         if !pieces {
             return Columns::Each;
         }
-        if compares {
-            return Columns::Pieces;
+        if compares || list.iter().skip(1).any(|q| *q != list[0]) {
+            for (start, by) in list {
+                let whole = start.map_or(0, |s| self.ranges.multiple_of(s));
+                unit = crate::pass::access::gcd(unit, crate::pass::access::gcd(whole, by));
+            }
+            return Columns::Pieces { unit: unit.clamp(8, 1 << 20) as usize };
         }
         let Some(&(start, by)) = list.first() else { return Columns::One };
-        if list.iter().any(|q| *q != (start, by)) {
-            return Columns::Pieces;
-        }
         let whole = start.map_or(0, |s| self.ranges.multiple_of(s));
         let unit = crate::pass::access::gcd(crate::pass::access::gcd(whole, by), 0);
         // Columns in front of the first change are `unit` at least.
@@ -223,20 +243,21 @@ impl Emitter<'_> {
         }
     }
 
-    /// True if a comparison with the column has one result for 8 aligned columns.
-    fn changes_between_pieces(&self, op: CmpOp, a: IxId, b: IxId, var: IxVarId) -> bool {
+    /// A number of columns, a multiple of 8, that divides the places where a comparison with the column changes.
+    fn changes_between_pieces(&self, op: CmpOp, a: IxId, b: IxId, var: IxVarId) -> Option<i64> {
         let start = |id| self.start_of(id, var).map(|s| s.map_or(0, |s| self.ranges.multiple_of(s)));
         let (from, to, left) = match (self.ranges.mentions(a, var), self.ranges.mentions(b, var)) {
             (true, false) => (start(a), self.ranges.multiple_of(b), true),
             (false, true) => (start(b), self.ranges.multiple_of(a), false),
-            _ => return false,
+            _ => return None,
         };
         let bound = match op {
             CmpOp::Lt | CmpOp::Ge => left,
             CmpOp::Gt | CmpOp::Le => !left,
             CmpOp::Eq | CmpOp::Ne => false,
         };
-        bound && to % 8 == 0 && from.is_some_and(|f| f % 8 == 0)
+        let step = crate::pass::access::gcd(from?, to);
+        (bound && step % 8 == 0).then_some(step)
     }
 }
 

@@ -21,6 +21,10 @@ static KILN_CALL float4 smem_load4(smem_ptr p) { float4 v; kiln_ask(2, KILN_HERE
 static KILN_CALL void smem_store2(smem_ptr p, float x, float y) {
     kiln_ask(3, KILN_HERE, p, KILN_PAIR(__float_as_uint(x), __float_as_uint(y)));
 }
+static KILN_CALL void smem_store4(smem_ptr p, float x, float y, float z, float w) {
+    smem_store2(p, x, y);
+    smem_store2(p + 8, z, w);
+}
 
 // --- a warp, some warps, a cluster ---
 static KILN_CALL u32 lane_index() { return kiln_lane->thread.x % 32; }
