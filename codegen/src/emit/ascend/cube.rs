@@ -76,23 +76,17 @@ impl Matrix {
         m.split.extend(accs);
         loop {
             let before = m.split.len();
-            effects::walk(k, k.body, &mut |id, op| match op {
-                Op::Parallel { .. } => {
-                    if let Some(v) = m.split_var(k, id) {
-                        for (b, _) in walked(k, id, v) {
-                            m.split.insert(b);
-                        }
-                    }
+            effects::walk(k, k.body, &mut |id, op| {
+                if let Some(v) = m.split_var(k, id) {
+                    m.split.extend(walked(k, id, v).into_iter().map(|w| w.0));
                 }
-                Op::Reduce { src, dst, axis, .. } => {
-                    if let Base::Buffer(b) = k.view(*src).base
-                        && m.split.contains(&b)
-                        && *axis > 0
-                    {
-                        m.split.insert(*dst);
-                    }
+                if let Op::Reduce { src, dst, axis, .. } = op
+                    && let Base::Buffer(b) = k.view(*src).base
+                    && m.split.contains(&b)
+                    && *axis > 0
+                {
+                    m.split.insert(*dst);
                 }
-                _op => {}
             });
             if m.split.len() == before {
                 return m;

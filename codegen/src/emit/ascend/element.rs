@@ -466,10 +466,8 @@ impl Lower<'_> {
         let local = Local::of(self.k, id);
         let accesses = self.accesses(body);
         let (sites, _) = self.sites(id, &accesses, vars, &local)?;
-        let d = match &self.k.op(id).op {
-            Op::ReduceRegion { value, .. } => self.dtype(*value),
-            _op => DType::I32,
-        };
+        let op = &self.k.op(id).op;
+        let d = if let Op::ReduceRegion { value, .. } = op { self.dtype(*value) } else { DType::I32 };
         let ty = match d {
             DType::F32 | DType::I32 | DType::U32 => super::lower::type_of(d),
             DType::F16
