@@ -448,7 +448,12 @@ impl<'k> Walk<'_, 'k> {
                         self.me(),
                         r.name
                     );
-                    self.out.op("V0504", id, m, "every role of a ring handles each of its items: advance by 1, or by the ring's turns");
+                    self.out.op(
+                        "V0504",
+                        id,
+                        m,
+                        "every role of a ring handles each of its items: advance by 1, or by the ring's turns",
+                    );
                 }
                 for part in 0..r.parts.len() as u32 {
                     let done = s.0.remove(&(ring.0, part));
