@@ -75,6 +75,7 @@ fn new_ring<T: DType, const N: usize>(
         consumers: vec![],
         parts: vec![RingPart { name: "all".into(), buffers: vec![buffer], reuses: None }],
         multicast: false,
+        turns: 1,
     });
     Ring { id, buffer, extents, of: PhantomData }
 }

@@ -153,8 +153,8 @@ impl Sched {
     pub fn cluster(&mut self, x: usize, y: usize) -> &mut Self {
         match (x, y) {
             (1, 1) => self.s.cluster = None,
-            (x, 1) => self.s.cluster = Some(ClusterSpec { size: x, axis: 1 }),
-            (1, y) => self.s.cluster = Some(ClusterSpec { size: y, axis: 0 }),
+            (x, 1) => self.s.cluster = Some(ClusterSpec { size: x, axis: Some(1) }),
+            (1, y) => self.s.cluster = Some(ClusterSpec { size: y, axis: Some(0) }),
             (x, y) => self.wrong.push(format!("a cluster of {x} x {y} blocks: neighbours stand along one axis")),
         }
         self
@@ -166,7 +166,7 @@ impl Sched {
             Axis::N => 1,
         };
         match self.s.cluster {
-            Some(c) if c.axis == along => {
+            Some(c) if c.axis == Some(along) => {
                 let evict = self.s.copies.get(op).map_or(Evict::Normal, |c| c.evict);
                 self.s.copy(op, CopySpec { evict, multicast: true });
             }
