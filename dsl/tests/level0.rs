@@ -1,5 +1,5 @@
 //! Items of level 0 that whole kernels need: groups of rows, first rows, splits along the reduced axis, clamped indices,
-//! split indices, and the order in which tiles start.
+//! split indices, the order in which tiles start, and functions that keep their precision.
 
 #[path = "common/run.rs"]
 #[allow(dead_code, reason = "every test crate uses another part")]
@@ -286,4 +286,62 @@ fn e5m6_codes_round_to_nearest_even_and_pack_from_the_top() {
         let want: Vec<f64> = [64, 32, 0].map(|s| f64::from((bits >> s) as u32)).to_vec();
         assert_eq!(words, want, "row {row}");
     }
+}
+
+#[kernel]
+fn precise(x: In![F32; n], e: Out![F32; n], l: Out![F32; n], s: Out![F32; n]) {
+    let b = grid(n.div_ceil(64)) * 64;
+    for i in parallel([64]) {
+        e[b + i] = exp_precise(x[b + i]);
+        l[b + i] = log_precise(abs(x[b + i]));
+        s[b + i] = softplus(x[b + i]);
+    }
+}
+
+/// Distance from the true value in units in its last place.
+fn places(got: f64, want: f64) -> f64 {
+    let unit = f64::from(f32::next_up(want.abs() as f32)) - f64::from(want.abs() as f32);
+    (got - want).abs() / unit
+}
+
+#[test]
+fn precise_functions_stay_within_two_places() {
+    let mut x: Vec<f32> = (-880..=880).map(|i| i as f32 * 0.1).collect();
+    // Where digits get lost: near 1 for the logarithm, near 0 and far out for the others.
+    x.extend((1..200).flat_map(|i| [1.0 + i as f32 * 6e-8, 1.0 - i as f32 * 6e-8, i as f32 * 1e-9, i as f32 * -0.37]));
+    x.extend([0.5, 2.0, f32::MIN_POSITIVE, 0.70710677, 0.7071068, 1e-20, 87.9]);
+    x.retain(|x| *x != 0.0);
+    let n = x.len();
+    let given = HostTensor::from_f64(Data::F32, &[n], &x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+    let args: [Given; 4] = [(&given).into(), filled(&[n], 0.0), filled(&[n], 0.0), filled(&[n], 0.0)];
+    let got = run(&*precise::kernel(), &Config::default(), &args);
+    for (i, x) in x.iter().map(|&x| f64::from(x)).enumerate() {
+        let e = x.exp();
+        if e > 1.2e-38 {
+            assert!(places(got[1][i], e) <= 2.0, "e^{x}: {} instead of {e}", got[1][i]);
+        }
+        if x.abs() < 3e38 && x.abs() > 1.2e-38 && x.abs() != 1.0 {
+            assert!(
+                places(got[2][i], x.abs().ln()) <= 2.0,
+                "ln {}: {} instead of {}",
+                x.abs(),
+                got[2][i],
+                x.abs().ln()
+            );
+        }
+        let s = if x > 30.0 { x + (-x).exp() } else { x.exp().ln_1p() };
+        if s > 1.2e-38 {
+            assert!(places(got[3][i], s) <= 2.5, "softplus {x}: {} instead of {s}", got[3][i]);
+        }
+    }
+}
+
+#[test]
+fn the_exponential_keeps_zero_infinity_and_nan() {
+    let x = [f64::NEG_INFINITY, -1e30, -200.0, 200.0, 1e30, f64::INFINITY, f64::NAN, 0.0];
+    let given = HostTensor::from_f64(Data::F32, &[8], &x);
+    let args: [Given; 4] = [(&given).into(), filled(&[8], 0.0), filled(&[8], 0.0), filled(&[8], 0.0)];
+    let got = run(&*precise::kernel(), &Config::default(), &args).remove(1);
+    assert_eq!(got[..6], [0.0, 0.0, 0.0, f64::INFINITY, f64::INFINITY, f64::INFINITY]);
+    assert!(got[6].is_nan() && got[7] == 1.0, "{got:?}");
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Kernels every declared dimension of which is followed from source to sink in every case. One that leaves this list
 /// has lost its proof.
-const PROVEN: [&str; 21] = [
+const PROVEN: [&str; 32] = [
     "rmsnorm",
     "rope_partial",
     "swiglu_cast_fp8",
@@ -35,6 +35,17 @@ const PROVEN: [&str; 21] = [
     "mhc_post",
     "mhc_head_mix",
     "mla_prefill_sparse",
+    "moe_gate",
+    "moe_topk",
+    "moe_group_topk",
+    "moe_reduce",
+    "mask_indices_by_tp",
+    "unique_groups",
+    "normalize_weight",
+    "sampling",
+    "philox_uniform",
+    "engram_gate",
+    "engram_hash",
 ];
 
 #[test]

@@ -101,7 +101,9 @@ fn gate(d: &mut Dice, r: &mut Random) {
         r.tensor("logical_count", DType::I32, &[e + shared], &count);
     }
     let (tp, ep) = (d.within(1, 2), d.pick(&[1, 2, 4]));
-    for (name, x) in [("num_topk", k), ("num_groups", groups), ("num_topk_groups", keep), ("num_shared_experts", shared)] {
+    for (name, x) in
+        [("num_topk", k), ("num_groups", groups), ("num_topk_groups", keep), ("num_shared_experts", shared)]
+    {
         r.int(name, x);
     }
     r.int("num_tp_ranks", tp);

@@ -23,7 +23,7 @@ use kiln_codegen::abi::{Arg, Launch, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType as Data;
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -357,6 +357,23 @@ impl OpSpec for MoeExpandReduce {
             outputs.insert("reduced".into(), reduced);
         }
         Ok(outputs)
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        let Ok(s) = shape_of(specs, params) else { return vec![] };
+        let mut splits = vec![];
+        let hidden = |e: Option<usize>, r: Option<usize>| e.into_iter().chain(r).collect::<Vec<_>>();
+        let sizes = hidden(s.expand.as_ref().map(|e| e.hidden), s.reduce.as_ref().map(|r| r.hidden));
+        if sizes.iter().all(|&h| h == sizes[0]) {
+            // Columns do not know of each other; those that share a scale stay together.
+            let span = s.reduce.as_ref().map_or(128, |r| r.group);
+            let cut = ["x", "expanded", "y", "reduced"].map(|name| (name, 1, span));
+            splits.push(p::split("columns", sizes[0], span, &[&cut[..], &[("y_sf", 1, 1)]].concat()));
+        }
+        if s.expand.is_none() {
+            let cut = ["token_topk_to_pos", "topk_weights", "reduced"].map(|name| (name, 0, 1));
+            splits.push(p::split("tokens", s.tokens, 1, &cut));
+        }
+        splits
     }
     fn tolerance(&self, output: &str, params: &Params) -> Tolerance {
         match (output, params.get("out")) {

@@ -70,9 +70,11 @@ pub struct GateConfig {
     pub local: bool,
 }
 
-/// Where a token's experts come from, if not from ranking, and where they go.
+/// What a gate reads: logits, where a token's experts come from, if not from ranking, and where they go.
 #[derive(Clone, Copy, Debug)]
-struct Routes {
+struct Given {
+    logits: Gm<F32, 2>,
+    bias: Gm<F32, 1>,
     mask: Option<Gm<Bool, 1>>,
     fixed_rows: Option<Gm<Bool, 1>>,
     fixed: Option<Gm<I64, 2>>,
@@ -82,7 +84,15 @@ struct Routes {
     copies: Option<Gm<I32, 1>>,
 }
 
-/// Scalars of the maps.
+/// What it writes.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    ids: Gm<I64, 2, Wr>,
+    logical: Gm<I64, 2, Wr>,
+    weights: Gm<F32, 2, Wr>,
+}
+
+/// Scalars of the weights and maps.
 #[derive(Clone, Copy, Debug)]
 struct Ranks {
     scale: V<F32>,
@@ -113,22 +123,12 @@ pub(super) fn local_id(id: V<I32>, per_rank: V<I32>, tp_rank: V<I32>, tp_ranks: 
     select(mine && v >= 0, v, -1)
 }
 
-/// The gate of the rows of a block.
+/// The gate of the rows of a block; `sizes` are experts, experts of a token, and slots with those shared.
 #[kernel_fn]
-fn gate_rows(
-    cfg: &GateConfig,
-    e: usize,
-    k: usize,
-    slots: usize,
-    t: Ix,
-    logits: Gm<F32, 2>,
-    bias: Gm<F32, 1>,
-    routes: Routes,
-    ranks: Ranks,
-    ids: Gm<I64, 2, Wr>,
-    logical: Gm<I64, 2, Wr>,
-    weights: Gm<F32, 2, Wr>,
-) {
+fn gate_rows(cfg: &GateConfig, sizes: [usize; 3], t: Ix, given: Given, ranks: Ranks, to: Chosen) {
+    let [e, k, slots] = sizes;
+    let Given { logits, bias, .. } = given;
+    let Chosen { ids, logical, weights } = to;
     let warps_used = warps_for(e, cfg.warps);
     let rows = rows_at_once(e, warps_used);
     let r0 = grid(t.div_ceil(rows)) * rows;
@@ -206,18 +206,18 @@ fn gate_rows(
     for (i, slot) in parallel([rows, k]) {
         let row = r0 + i;
         let id = if cfg.given { lit(-1) } else { ranked[(i, slot)] };
-        let id = if let Some(table) = routes.table
-            && let Some(tokens) = routes.tokens
+        let id = if let Some(table) = given.table
+            && let Some(tokens) = given.tokens
         {
             table.get_or((tokens[row], slot), -1)
         } else {
             id
         };
-        let id = if let Some(rows) = routes.fixed_rows
-            && let Some(fixed) = routes.fixed
+        let id = if let Some(rows) = given.fixed_rows
+            && let Some(fixed) = given.fixed
         {
-            let given = fixed[(row, slot)];
-            select(rows[row], select(given >= 0 && given < e as i64, given, -1i64).to::<I32>(), id)
+            let other = fixed[(row, slot)];
+            select(rows[row], select(other >= 0 && other < e as i64, other, -1i64).to::<I32>(), id)
         } else {
             id
         };
@@ -229,7 +229,7 @@ fn gate_rows(
     }
     for (i, slot) in parallel([rows, slots]) {
         let row = r0 + i;
-        let open = if let Some(mask) = routes.mask { mask[row] } else { lit(true) };
+        let open = if let Some(mask) = given.mask { mask[row] } else { lit(true) };
         let mut sum = 0.0f32;
         for o in 0..k {
             sum += scores[(i, o)];
@@ -244,8 +244,8 @@ fn gate_rows(
         logical.put((row, slot), select(open, id, -1).to::<I64>());
         let id = if slots > k { select(slot < k, id, slot.value() + (e - k) as i32) } else { id };
         let w = if slots > k { select(slot < k, w, 1.0) } else { w };
-        let id = if let Some(map) = routes.physical
-            && let Some(copies) = routes.copies
+        let id = if let Some(map) = given.physical
+            && let Some(copies) = given.copies
         {
             let copy = (ranks.ep_rank + row.to::<I64>() * 23333) % copies.get_or(id, 1).to::<I64>();
             select(id >= 0, map.get_or((id, copy), -1), -1)
@@ -277,9 +277,9 @@ pub fn moe_gate(
     tp_rank: Scalar![I32],
     tp_ranks: Scalar![I32],
 ) {
-    let routes = Routes { mask, fixed_rows, fixed, tokens, table, physical: None, copies: None };
+    let given = Given { logits, bias, mask, fixed_rows, fixed, tokens, table, physical: None, copies: None };
     let ranks = Ranks { scale, ep_rank: lit(0i64), per_rank, tp_rank, tp_ranks };
-    gate_rows(cfg, e, k, slots, t, logits, bias, routes, ranks, ids, logical, weights);
+    gate_rows(cfg, [e, k, slots], t, given, ranks, Chosen { ids, logical, weights });
 }
 
 /// Ranks the experts of tokens and spreads them over copies. Which copy depends on the token's number, so a row's ids are not
@@ -305,9 +305,10 @@ pub fn moe_gate_copies(
     tp_rank: Scalar![I32],
     tp_ranks: Scalar![I32],
 ) {
-    let routes = Routes { mask, fixed_rows, fixed, tokens, table, physical: Some(physical), copies: Some(copies) };
+    let given =
+        Given { logits, bias, mask, fixed_rows, fixed, tokens, table, physical: Some(physical), copies: Some(copies) };
     let ranks = Ranks { scale, ep_rank, per_rank, tp_rank, tp_ranks };
-    gate_rows(cfg, e, k, slots, t, logits, bias, routes, ranks, ids, logical, weights);
+    gate_rows(cfg, [e, k, slots], t, given, ranks, Chosen { ids, logical, weights });
 }
 
 /// Score of every expert of a row.
