@@ -271,7 +271,8 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
     if let Ok(lowered) =
         front::build(step.kernel.as_ref(), &step.request).and_then(|built| front::source(&built, job.target))
     {
-        warnings = lowered.facts.warnings.iter().map(crate::diagnostics::headline).collect();
+        let rejected = lowered.facts.warnings.iter().filter(|w| w.code == "V0550");
+        warnings = rejected.map(crate::diagnostics::headline).collect();
         let text = match &lowered.schedule {
             Ok(s) => s.roles.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(" + "),
             Err(reason) => format!("portable: {reason}"),
@@ -311,7 +312,9 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
             row["cached"] = r.cached.into();
             row["instructions"] = json!(instructions.unwrap_or_default());
             if !missed.is_empty() {
-                return end("fail", missed.iter().map(ToString::to_string).collect());
+                row["status"] = "fail".into();
+                let all: Vec<String> = warnings.iter().cloned().chain(missed.iter().map(ToString::to_string)).collect();
+                row["messages"] = json!(all);
             }
             row
         }
