@@ -25,15 +25,19 @@ fn all() -> Vec<Example> {
         (k::mla_combine::kernel(), vec![("dv", 96)]),
         (k::indexer_logits::kernel(), vec![("heads", 8), ("d", 64)]),
         (k::radix_topk::kernel(), vec![("topk", 64)]),
+        (k::mla_decode_split_sm90::kernel(), vec![("dk", 192), ("dv", 128), ("page", 64)]),
     ]
 }
 
-/// A build for 16-byte aligned, contiguous tensors with the default config.
+/// A build for 16-byte aligned, contiguous tensors with the default config; with roles, tiles are as wide as the matrix
+/// unit's rows.
 fn request(def: &dyn KernelDef, fixed: &[(&str, usize)]) -> BuildRequest {
     let facts =
         |_| ParamFacts { present: true, align_bytes: 16, contiguous: true, tma: false, stride_multiples: vec![] };
+    let wide = k::MlaCfg { bh: 64, bn: 64, split_tokens: 128, stages: 2 };
+    let roles = def.info().name == "mla_decode_split_sm90";
     BuildRequest {
-        config: def.space().default_config(),
+        config: if roles { wide.to_config() } else { def.space().default_config() },
         fixed: fixed.iter().map(|(n, v)| (n.to_string(), *v)).collect(),
         facts: def.info().params.iter().map(facts).collect(),
         ..BuildRequest::default()
@@ -52,10 +56,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         }
         let built = compile::build(&*def, &request(&*def, &fixed)).map_err(text)?;
-        let source = compile::source(&built, target).map_err(text)?.source;
-        match only {
-            Some(_) => println!("{}", source.text),
-            None => println!("{name}: {} threads, {} bytes of shared memory", source.threads, source.shared_bytes),
+        match (compile::source(&built, target), &only) {
+            (Ok(l), Some(_)) => println!("{}", l.source.text),
+            (Ok(l), None) => {
+                println!("{name}: {} threads, {} bytes of shared memory", l.source.threads, l.source.shared_bytes);
+            }
+            // Roles written for one target have no form on another.
+            (Err(all), None) => println!("{name}: {}", all.first().map_or("refused", |d| &d.message)),
+            (Err(all), Some(_)) => return Err(text(all).into()),
         }
     }
     Ok(())

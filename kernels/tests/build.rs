@@ -138,3 +138,73 @@ fn workspaces_hold_the_parts_that_launches_use() {
         }
     }
 }
+
+/// A tensor's memory with numbers of moderate size.
+fn filled(v: &TensorView, seed: usize) -> TensorView {
+    use kiln_codegen::host_tensor::HostTensor;
+    let bytes = v.memory.len_bytes();
+    let count = bytes * 8 / v.dtype.bits();
+    let value = |i: usize| (((i * 7 + i / 31 + seed * 5) % 23) as f64 - 11.0) * 0.125;
+    let values: Vec<f64> =
+        (0..count).map(value).map(|x| if v.dtype.is_float() { x } else { x.abs().floor() }).collect();
+    let mut data = HostTensor::from_f64(v.dtype, &[count], &values).data;
+    data.resize(bytes, 0);
+    TensorView { memory: Arc::new(HostMemory::from_bytes(&data)), ..v.clone() }
+}
+
+/// Every configuration of a kernel that has a schedule on `sm_90a` gives the plain kernel's bits, with roles and engines in
+/// two orders: on its smallest case with something to do, on all cases with `SLOW=1`.
+#[test]
+fn schedules_give_the_bits_of_the_plain_kernel() {
+    use kiln_codegen::compile;
+    use kiln_codegen::target::Target;
+    use kiln_codegen::vm::roles::{Schedule, run_checked};
+    let slow = std::env::var("SLOW").is_ok_and(|v| v == "1");
+    let mut seen = BTreeSet::new();
+    let mut ran = 0;
+    for op in kiln_kernels::registry() {
+        let axes: Vec<_> = op.kernels().iter().flat_map(|k| k.space().axes).collect();
+        let mut cases = op.cases();
+        let size = |c: &Case| c.inputs.iter().map(|i| i.tensor.shape.iter().product::<usize>()).sum::<usize>();
+        cases.retain(|c| c.inputs.iter().all(|i| !i.tensor.shape.contains(&0)));
+        cases.sort_by_key(size);
+        for case in &cases {
+            let problem = problem(op.as_ref(), case);
+            let mut plans = vec![op.plan(&problem, &DefaultConfigs)];
+            plans.extend(
+                axes.iter().flat_map(|a| a.values.iter().map(|v| op.plan(&problem, &Changed(&a.name, v.clone())))),
+            );
+            for plan in plans {
+                let plan = plan.unwrap_or_else(|e| panic!("{}: {e}", case.id));
+                for step in &plan.steps {
+                    let mut step = placed(step, &plan.workspaces);
+                    let name = format!("{} {:?} [{}]", step.kernel.info().name, step.kernel.info().dtypes, step.config);
+                    let key = if slow { format!("{name} {}", case.id) } else { name.clone() };
+                    if !seen.insert(key.clone()) {
+                        continue;
+                    }
+                    let bound = bind::bind(step.kernel.as_ref(), &step.config, &step.args).expect("it binds");
+                    let built = compile::build(step.kernel.as_ref(), &bound.request).expect("it builds");
+                    let Ok((_, k, facts)) = compile::scheduled(&built, Target::Sm90a) else {
+                        // Another case's shapes may fit.
+                        seen.remove(&key);
+                        continue;
+                    };
+                    for (n, arg) in step.args.iter_mut().enumerate() {
+                        if let Arg::Tensor(v) = arg {
+                            *v = filled(v, n);
+                        }
+                    }
+                    let syms = bind::sym_values(&built.kernel, &bound.dims, &step.args);
+                    let forms = [(&built.kernel, &built.facts), (&k, &facts)];
+                    let report = run_checked(forms, &syms, &step.args, &Schedule::series(2));
+                    let found = report.unwrap_or_else(|e| panic!("{name}: {e:?}")).findings;
+                    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                    assert!(found.is_empty(), "{name}, {}:\n{}", case.id, found.join("\n"));
+                    ran += 1;
+                }
+            }
+        }
+    }
+    assert!(ran >= 4, "only {ran} configurations have a schedule");
+}

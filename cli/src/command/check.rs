@@ -282,7 +282,8 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
     if let Ok(lowered) =
         front::build(step.kernel.as_ref(), &step.request).and_then(|built| front::source(&built, job.target))
     {
-        warnings = lowered.facts.warnings.iter().map(crate::diagnostics::headline).collect();
+        let rejected = lowered.facts.warnings.iter().filter(|w| w.code == "V0550");
+        warnings = rejected.map(crate::diagnostics::headline).collect();
         let text = match &lowered.schedule {
             Ok(s) => s.roles.iter().map(|r| r.name.as_str()).collect::<Vec<_>>().join(" + "),
             Err(reason) => format!("portable: {reason}"),

@@ -101,16 +101,13 @@ fn head(t: &mut String, selection: &Selection, step: &Step, case: &Case, k: &Ker
 
 /// The schedule the kernel follows, or why it follows none.
 fn schedule(t: &mut String, lowered: &Lowered) {
-    match &lowered.schedule {
-        Ok(s) => {
-            line!(t, "\nschedule");
-            s.to_string().lines().for_each(|l| line!(t, "  {l}"));
-        }
-        Err(reason) => line!(t, "\nschedule\n  none, the kernel has the portable form: {reason}"),
-    }
-    for w in &lowered.facts.warnings {
-        line!(t, "  {}", crate::diagnostics::headline(w));
-    }
+    let mut rows: Vec<String> = match &lowered.schedule {
+        Ok(s) => s.to_string().lines().map(ToString::to_string).collect(),
+        Err(reason) => vec![format!("none, the kernel has the portable form: {reason}")],
+    };
+    let rejected = lowered.facts.warnings.iter().filter(|w| w.code == "V0550");
+    rows.extend(rejected.map(crate::diagnostics::headline));
+    section(t, "schedule", &rows, "none");
 }
 
 /// `N blocks of `, if the grid is known for this instance.

@@ -21,27 +21,44 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     let before = out.list.len();
     let mut turns: Vec<usize> = vec![0, 1, depth, depth + 1];
     turns.dedup();
-    for waves in [1, 2, 0] {
-        for &n in &turns {
-            for stagger in [false, true] {
-                if stagger && keys.len() < 2 {
-                    continue;
-                }
-                for arm in [true, false] {
-                    let trips = |key: &str| {
-                        let at = keys.iter().position(|x| x == key).unwrap_or(0);
-                        if stagger { n + at } else { n }
-                    };
-                    let setting = Setting { waves, trips: &trips, arm, turns: n };
-                    Run::new(roles, &setting).explore(&setting, out);
-                    // One way to fail is enough.
-                    if out.list.len() > before {
-                        return;
-                    }
+    // Two tiles one after the other; a single one and none besides.
+    let mut sizes: Vec<(usize, usize)> = turns.into_iter().map(|n| (2, n)).collect();
+    sizes.extend([(1, depth + 1), (0, 1)]);
+    let arms: &[bool] = if branches(roles) { &[true, false] } else { &[true] };
+    for (waves, n) in sizes {
+        for stagger in [false, true] {
+            if stagger && keys.len() < 2 {
+                continue;
+            }
+            for &arm in arms {
+                let trips = |key: &str| {
+                    let at = keys.iter().position(|x| x == key).unwrap_or(0);
+                    if stagger { n + at } else { n }
+                };
+                let setting = Setting { waves, trips: &trips, arm, turns: n };
+                Run::new(roles, &setting).explore(&setting, out);
+                // One way to fail is enough.
+                if out.list.len() > before {
+                    return;
                 }
             }
         }
     }
+}
+
+/// True if a branch of some role decides about rings.
+fn branches(roles: &Roles) -> bool {
+    let mut found = false;
+    for &(_, body) in &roles.programs {
+        walk(roles.k, body, &mut |_, op| {
+            if let Op::If { then, els, .. } = op {
+                for b in [*then, *els] {
+                    walk(roles.k, b, &mut |_, op| found |= matches!(op, Op::Sched(_)));
+                }
+            }
+        });
+    }
+    found
 }
 
 struct Setting<'a> {
@@ -100,11 +117,11 @@ enum Event {
 
 /// One instance of a role in one block.
 #[derive(Debug)]
-struct Process {
+struct Process<'e> {
     block: usize,
     role: RoleId,
     instance: usize,
-    events: Vec<(Event, OpId)>,
+    events: &'e [(Event, OpId)],
     at: usize,
     /// Item on each ring.
     items: Vec<usize>,
@@ -127,6 +144,9 @@ struct Run<'a, 'k> {
     roles: &'a Roles<'k>,
     blocks: usize,
     programs: Vec<(RoleId, Vec<(Event, OpId)>)>,
+    /// Parts that copies fill, and those that copies of other blocks reach.
+    copied: BTreeSet<(u32, u32)>,
+    shared: BTreeSet<(u32, u32)>,
 }
 
 impl<'a, 'k> Run<'a, 'k> {
@@ -143,14 +163,26 @@ impl<'a, 'k> Run<'a, 'k> {
             }
             programs.push((role, events));
         }
-        Run { roles, blocks: roles.cluster(), programs }
+        let (mut copied, mut shared) = (BTreeSet::new(), BTreeSet::new());
+        for &(_, body) in &roles.programs {
+            walk(roles.k, body, &mut |_, op| {
+                if let Op::Sched(SchedOp::TmaLoad { ring, part, multicast, .. }) = op {
+                    copied.insert((ring.0, *part));
+                    if *multicast && roles.cluster() > 1 {
+                        shared.insert((ring.0, *part));
+                    }
+                }
+            });
+        }
+        Run { roles, blocks: roles.cluster(), programs, copied, shared }
     }
 
     fn explore(&self, setting: &Setting, out: &mut Findings<'k>) {
         let count: usize = self.programs.iter().map(|p| self.roles.role(p.0).instances).sum::<usize>() * self.blocks;
         let before = out.list.len();
-        // Each process last, each first, and all in turn.
-        for special in 0..count {
+        // One instance of each role last, then first, and all in turn: instances and blocks do the same.
+        let mut special = 0;
+        for (role, _) in &self.programs {
             for first in [false, true] {
                 let order = |n: usize, _: usize| match (n == special, first) {
                     (true, true) => 0,
@@ -162,6 +194,7 @@ impl<'a, 'k> Run<'a, 'k> {
                     return;
                 }
             }
+            special += self.roles.role(*role).instances;
         }
         self.run(&|n, step| (n + count - step % count) % count, setting, out);
     }
@@ -169,7 +202,7 @@ impl<'a, 'k> Run<'a, 'k> {
     /// Runs with the process of the lowest rank that can go on.
     fn run(&self, rank: &dyn Fn(usize, usize) -> usize, setting: &Setting, out: &mut Findings<'k>) {
         let k = self.roles.k;
-        let mut all: Vec<Process> = vec![];
+        let mut all: Vec<Process<'_>> = vec![];
         for block in 0..self.blocks {
             for (role, events) in &self.programs {
                 for instance in 0..self.roles.role(*role).instances {
@@ -179,7 +212,7 @@ impl<'a, 'k> Run<'a, 'k> {
                         block,
                         role: *role,
                         instance,
-                        events: events.clone(),
+                        events,
                         at: 0,
                         items,
                         released,
@@ -193,13 +226,13 @@ impl<'a, 'k> Run<'a, 'k> {
         let before = out.list.len();
         loop {
             step += 1;
-            let mut order: Vec<usize> = (0..all.len()).filter(|&n| all[n].at < all[n].events.len()).collect();
-            if order.is_empty() {
-                return;
-            }
-            order.sort_by_key(|&n| rank(n, step));
-            let Some(n) = order.into_iter().find(|&n| self.ready(&all, n, &barriers)) else {
-                self.stuck(&all, &barriers, setting, out);
+            let next = (0..all.len())
+                .filter(|&n| all[n].at < all[n].events.len() && self.ready(&all, n, &barriers))
+                .min_by_key(|&n| rank(n, step));
+            let Some(n) = next else {
+                if all.iter().any(|p| p.at < p.events.len()) {
+                    self.stuck(&all, &barriers, setting, out);
+                }
                 return;
             };
             self.go(&mut all, n, &mut barriers, setting, out);
@@ -283,7 +316,7 @@ impl<'a, 'k> Run<'a, 'k> {
         match event {
             Event::Acquire(ring, part) => {
                 self.overwrites(all, n, ring, part, setting, out);
-                let (copies, shares) = (self.roles.copied(ring, part), self.coming(&all[n], ring, part));
+                let (copies, shares) = (self.copied.contains(&(ring.0, part)), self.coming(&all[n], ring, part));
                 if copies {
                     let key = Key { block, ring: ring.0, part, slot: slot(&all[n], ring), empty: false };
                     self.arrive(barriers, key, 1, shares);
@@ -298,7 +331,7 @@ impl<'a, 'k> Run<'a, 'k> {
                 }
             }
             Event::Publish(ring, part) => {
-                if !self.roles.copied(ring, part) {
+                if !self.copied.contains(&(ring.0, part)) {
                     let key = Key { block, ring: ring.0, part, slot: slot(&all[n], ring), empty: false };
                     self.arrive(barriers, key, 1, 0);
                 }
@@ -344,7 +377,7 @@ impl<'a, 'k> Run<'a, 'k> {
     fn needed(&self, key: Key) -> usize {
         let r = &self.roles.k.rings[key.ring as usize];
         let of = |role: RoleId| self.roles.role(role).instances;
-        match (key.empty, self.roles.copied(RingId(key.ring), key.part)) {
+        match (key.empty, self.copied.contains(&(key.ring, key.part))) {
             (false, true) => 1,
             (false, false) => of(r.producer),
             (true, _) => {
@@ -372,7 +405,7 @@ impl<'a, 'k> Run<'a, 'k> {
             Some(q) => (q, item + 1),
             None => (part, (item + 1).saturating_sub(r.depth)),
         };
-        let reach = self.shares(ring, part);
+        let reach = self.shared.contains(&(ring.0, part));
         for q in all.iter().filter(|q| r.consumers.contains(&q.role) && (reach || q.block == all[n].block)) {
             let released = q.released.get(&(ring.0, freed)).copied().unwrap_or(0);
             // Of those items, the ones that were this instance's turn.
@@ -391,17 +424,6 @@ impl<'a, 'k> Run<'a, 'k> {
                 return;
             }
         }
-    }
-
-    /// True if copies of other blocks reach the part.
-    fn shares(&self, ring: RingId, part: u32) -> bool {
-        let mut found = false;
-        for &(_, body) in &self.roles.programs {
-            walk(self.roles.k, body, &mut |_, op| {
-                found |= matches!(op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, multicast: true, .. }) if (*r, *p) == (ring, part));
-            });
-        }
-        found && self.blocks > 1
     }
 
     /// Nobody can go on: who waits for what.

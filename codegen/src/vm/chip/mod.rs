@@ -13,7 +13,7 @@ use super::memory::{Class, Global, Tile, class_of};
 use super::program::Program;
 use super::roles::Schedule;
 use crate::diag::Diagnostic;
-use crate::ir::{Kernel, OpId, RoleId, Space};
+use crate::ir::{Kernel, OpId, Space};
 use crate::machine::{
     Access, Actor, Bundle, Clock, Code, Conflict, ConflictKind, Dice, Policy, Shadow, Swizzle, Timing, Use, Way,
 };
@@ -293,8 +293,7 @@ impl<'p> Chip<'p> {
             self.report(Code::LeftRunning, self.procs[id].line, m, None);
         }
         self.procs[id].wait = Wait::Done;
-        if let Some(role) = self.procs[id].role {
-            let _ = role;
+        if self.procs[id].role.is_some() {
             // Its block goes on with what it knows.
             let parent = self.procs[id].block;
             let mut known = Bundle::default();
@@ -545,11 +544,6 @@ impl<'p> Chip<'p> {
             texts.push(format!("{more} more wait"));
         }
         self.report(Code::Deadlock, first, format!("no role can go on: {}", texts.join("; ")), None);
-    }
-
-    /// Name of a role, for texts.
-    pub fn role_name(&self, role: RoleId) -> &str {
-        &self.kernel.roles[role.0 as usize].name
     }
 
     /// Swizzle of a shared tile.

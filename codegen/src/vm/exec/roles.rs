@@ -433,8 +433,8 @@ impl<'p> Worker<'p> {
             o.access.address = Ix { c: at, uniform: vec![], elem: vec![], lanes: vec![] };
         }
         let [m, n, k] = g.shape;
-        self.operand_read(&bare, &fixed.a, [m, k], hold);
-        self.operand_read(&bare, &fixed.b, [k, n], hold);
+        self.operand_read(&bare, &fixed.a, [m, k]);
+        self.operand_read(&bare, &fixed.b, [k, n]);
         if !hold {
             self.gemm(fr, &bare, &fixed);
             self.with_chip(|c, id| {
@@ -506,7 +506,7 @@ impl<'p> Worker<'p> {
     }
 
     /// Judges the read of an operand by the matrix unit.
-    fn operand_read(&mut self, node: &Node, o: &Operand, [rows, columns]: [usize; 2], _hold: bool) {
+    fn operand_read(&mut self, node: &Node, o: &Operand, [rows, columns]: [usize; 2]) {
         let Place::Tile(t) = o.access.place else { return };
         if self.shared.kernel.buffer(self.shared.program.tiles[t].buffer).space != Space::Shared {
             return;
