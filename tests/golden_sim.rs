@@ -327,6 +327,7 @@ const WARP_GROUPS: [WarpGroups; 8] = [
 #[test]
 fn warp_group_forms_give_the_bits_of_the_tile_vm() {
     let Some(device) = simulator("sim:sm_90a") else { return };
+    let interpreter = open_with("vm:sm_90a", &Settings::from_env()).expect("the interpreter is everywhere");
     let registry = kiln_kernels::registry();
     let only = std::env::var("FORM").ok().and_then(|n| n.parse::<usize>().ok());
     for (n, (name, shape, counts, config)) in WARP_GROUPS.into_iter().enumerate() {
@@ -350,6 +351,10 @@ fn warp_group_forms_give_the_bits_of_the_tile_vm() {
         let want = tile_vm::run(op, &inputs, &case.params, &configs, &options).unwrap_or_else(|e| panic!("{e}"));
         let wrong: Vec<usize> = (0..want["d"].data.len()).filter(|&i| got["d"].data[i] != want["d"].data[i]).collect();
         assert!(wrong.is_empty(), "{name} {config:?}: {} bytes differ, the first at {}", wrong.len(), wrong[0]);
+        // What the schedule made of it, run by the interpreter of roles.
+        let placed = place(&interpreter, op, &inputs, &case.params, &configs).unwrap_or_else(|e| panic!("{e}"));
+        let interpreted = outputs(&interpreter, &placed).unwrap_or_else(|e| panic!("{name} {config:?}: {e}"));
+        assert_eq!(interpreted["d"].data, want["d"].data, "{name} {config:?} on vm:sm_90a");
         let problem = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
         let mut all = inputs.clone();
         all.extend(op.reference(&problem).unwrap_or_else(|e| panic!("{e}")));
