@@ -291,7 +291,8 @@ impl Lower<'_> {
         let local = Local::of(k, id);
         let before = self.save();
         let core = self.core;
-        self.core = Core::Cube;
+        // Counts of what exists steer the vector cores too; where they do not, they are left out.
+        self.core = Core::Both;
         let done = self.fill(id, *a, (*from, fi), (*to, ti), t, vars, &local);
         self.core = core;
         if !matches!(done, Ok(true)) {
