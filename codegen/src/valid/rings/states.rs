@@ -208,16 +208,7 @@ impl<'a, 'k> Run<'a, 'k> {
                 for instance in 0..self.roles.role(*role).instances {
                     let start = |r: &Ring| if r.consumers.contains(role) { instance % r.turns.max(1) } else { 0 };
                     let (items, released) = (k.rings.iter().map(start).collect(), HashMap::new());
-                    all.push(Process {
-                        block,
-                        role: *role,
-                        instance,
-                        events,
-                        at: 0,
-                        items,
-                        released,
-                        meetings: 0,
-                    });
+                    all.push(Process { block, role: *role, instance, events, at: 0, items, released, meetings: 0 });
                 }
             }
         }
