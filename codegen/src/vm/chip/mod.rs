@@ -197,7 +197,7 @@ impl<'p> Chip<'p> {
                     .rings
                     .iter()
                     .map(|r| {
-                        let takes = role.is_some_and(|n| r.consumers.contains(&RoleId(n as u32)));
+                        let takes = role.is_some_and(|n| r.consumers.contains(&crate::ir::RoleId(n as u32)));
                         if takes { instance % r.turns.max(1) } else { 0 }
                     })
                     .collect(),
