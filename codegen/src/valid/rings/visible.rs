@@ -137,7 +137,9 @@ fn between(roles: &Roles, ready: &BTreeSet<BufferId>, out: &mut Findings) {
                 }
                 let writes = e.kind != EffectKind::Read;
                 users.entry(b).or_default().push((role, writes, id));
-                let own = e.view().is_some_and(|v| instance.is_some_and(|i| mentions(k, k.view(v).offset, i)));
+                // A sum in parts deals out its inbox itself: a place for each part and instance.
+                let dealt = matches!(k.op(id).op, Op::Sched(SchedOp::Combine { .. }));
+                let own = dealt || e.view().is_some_and(|v| instance.is_some_and(|i| mentions(k, k.view(v).offset, i)));
                 if writes && roles.role(role).instances > 1 && !own {
                     let m = format!(
                         "the {} instances of role `{}` write the same elements of `{}`",
