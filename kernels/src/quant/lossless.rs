@@ -59,7 +59,10 @@ pub fn per_block_cast_lossless(
     out_sf_exp: Out![U8; out_m, out_n],
 ) {
     let (rows, columns, in_rows, in_columns) = (cfg.rows, cfg.columns, cfg.in_rows, cfg.in_columns);
-    let (mi, ni) = grid((m.div_ceil(rows), n.div_ceil(columns)));
+    // One axis, blocks of a row of blocks next to each other: memory is walked in its order.
+    let across = host!(n.div_ceil(columns));
+    let block = grid(m.div_ceil(rows) * across);
+    let (mi, ni) = (block / across, block % across);
     let (r0, c0) = (mi * rows, ni * columns);
     let (fine_r, fine_c) = host!((rows / in_rows, columns / in_columns));
     warps(cfg.warps);

@@ -54,7 +54,10 @@ pub fn per_block_cast_fp8<T: Float>(
     amax_min: Scalar![F32],
 ) {
     let (rows, columns) = (cfg.rows, cfg.columns);
-    let (mi, ni) = grid((m.div_ceil(rows), n.div_ceil(columns)));
+    // One axis, blocks of a row of blocks next to each other: memory is walked in its order.
+    let across = host!(n.div_ceil(columns));
+    let block = grid(m.div_ceil(rows) * across);
+    let (mi, ni) = (block / across, block % across);
     let (r0, c0) = (mi * rows, ni * columns);
     warps(cfg.warps);
 

@@ -56,7 +56,10 @@ pub fn per_channel_cast_fp8<T: Float + Arith>(
     amax_min: Scalar![F32],
 ) {
     let (group, columns) = (cfg.group, cfg.columns);
-    let (gi, ci) = grid((m.div_ceil(group), n.div_ceil(columns)));
+    // One axis, blocks of one group next to each other: memory is walked in its order.
+    let across = host!(n.div_ceil(columns));
+    let block = grid(m.div_ceil(group) * across);
+    let (gi, ci) = (block / across, block % across);
     let (r0, c0) = (gi * group, ci * columns);
     warps(cfg.warps);
 
