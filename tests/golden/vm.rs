@@ -1,6 +1,6 @@
 //! Runs an operator's plan in the tile VM: the shortest way from a problem on the host to outputs on the host.
 
-use kiln_codegen::abi::{Arg, TensorView};
+use kiln_codegen::abi::{Arg, Memory, TensorView};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
@@ -44,6 +44,28 @@ pub fn run(
     run_strided(op, inputs, &BTreeMap::new(), params, configs, options)
 }
 
+/// Memory of which only parts exist, at an address where no allocation lies.
+#[derive(Debug)]
+struct Far(HostMemory);
+
+impl Memory for Far {
+    fn device(&self) -> &str {
+        "cpu"
+    }
+    fn len_bytes(&self) -> usize {
+        self.0.len_bytes()
+    }
+    fn address(&self) -> u64 {
+        1 << 60
+    }
+    fn host(&self) -> Option<&HostMemory> {
+        Some(&self.0)
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
 /// The tensor in memory, with `pad` elements of ones (NaN, for floats) behind each piece of its first axis. Of large gaps only
 /// the words beside the pieces exist.
 fn placed_input(t: &HostTensor, pad: usize) -> TensorView {
@@ -52,11 +74,13 @@ fn placed_input(t: &HostTensor, pad: usize) -> TensorView {
     let whole = if row == 0 { 0 } else { rows * (row + gap) };
     let ranges: Vec<_> =
         (0..if row == 0 { 0 } else { rows }).map(|r| r * (row + gap)..(r * (row + gap) + row + 64.min(gap))).collect();
-    let memory = if gap > 1 << 20 { HostMemory::in_parts(whole, &ranges) } else { HostMemory::zeroed(whole) };
+    let far = gap > 1 << 20;
+    let memory = if far { HostMemory::in_parts(whole, &ranges) } else { HostMemory::zeroed(whole) };
     for (range, bytes) in ranges.iter().zip(t.data.chunks(row.max(1))) {
         memory.write(range.start, &[bytes, &vec![0xff; range.len() - row]].concat());
     }
-    let mut view = TensorView::contiguous(t.dtype, &t.shape, Arc::new(memory));
+    let memory: Arc<dyn Memory> = if far { Arc::new(Far(memory)) } else { Arc::new(memory) };
+    let mut view = TensorView::contiguous(t.dtype, &t.shape, memory);
     view.strides[0] += pad;
     view
 }
