@@ -228,6 +228,8 @@ const RESERVED: &[&str] = &[
     "Reduce",
     "workspace",
     "ws",
+    "it",
+    "slot",
 ];
 
 fn lowering<'a>(
@@ -655,11 +657,11 @@ impl Printer<'_> {
     ) -> (String, BTreeSet<BufId>) {
         let k = self.l.k;
         let mine = tree::for_core(nodes, core);
-        let ringed: BTreeSet<BufId> = self.l.ringed();
+        let ringed: BTreeSet<BufId> = self.l.ringed().union(doubled).copied().collect();
         let edges = if self.options.bring_up {
             sync::Waits::new()
         } else {
-            sync::plan(&mine, bufs, &ringed, doubled, !self.caps.register_vectors)
+            sync::plan(&mine, bufs, &ringed, !self.caps.register_vectors)
         };
         let bring_up = self.options.bring_up;
         let before: Box<Before<'_>> = Box::new(move |id| {

@@ -3,8 +3,7 @@
 //! Where an instruction depends on another pipe, the flag is set and waited for right before it. Such a pair is balanced on
 //! every path by itself and needs no prologue or epilogue. A flag may be set again only when its last wait is known to be
 //! over; where no id of a pair of pipes is, all pipes meet instead. Loops are walked until nothing changes, so conflicts
-//! with the step before are found too. Buffers whose order a ring keeps are left to the ring; of those that vector kernels
-//! use in two slots, only that a slot is full is told here.
+//! with the step before are found too. Buffers whose order a ring keeps are left to the ring.
 
 use super::tree::{Buf, BufId, Inst, Node, Pipe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +46,8 @@ impl Key {
 type State = BTreeMap<Key, u8>;
 
 /// Finds all waits. With `strict`, a vector instruction waits for an earlier one whose result it reads or overwrites.
-pub fn plan(nodes: &[Node], bufs: &[Buf], ringed: &BTreeSet<BufId>, doubled: &BTreeSet<BufId>, strict: bool) -> Waits {
-    let mut s = Sync { bufs, ringed, doubled, strict, waits: Waits::new(), changes: 0, exits: vec![] };
+pub fn plan(nodes: &[Node], bufs: &[Buf], ringed: &BTreeSet<BufId>, strict: bool) -> Waits {
+    let mut s = Sync { bufs, ringed, strict, waits: Waits::new(), changes: 0, exits: vec![] };
     s.block(nodes, State::new());
     s.waits
 }
@@ -68,7 +67,6 @@ pub fn lines(w: Wait) -> Vec<String> {
 struct Sync<'a> {
     bufs: &'a [Buf],
     ringed: &'a BTreeSet<BufId>,
-    doubled: &'a BTreeSet<BufId>,
     strict: bool,
     waits: Waits,
     changes: usize,
@@ -201,8 +199,7 @@ impl Sync<'_> {
         if !list.is_empty() {
             self.waits.insert(i.id, list);
         }
-        // That a slot of two may be filled again is told by its ring.
-        for (b, write) in touched.into_iter().filter(|(b, write)| *write || !self.doubled.contains(b)) {
+        for (b, write) in touched {
             s.insert(Key::Access(b, i.pipe, write), 0);
         }
         s
