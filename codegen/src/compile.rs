@@ -100,6 +100,7 @@ fn of_roles(k: &Kernel) -> Schedule {
     for r in &k.rings {
         let tiles: Vec<&str> = r.parts.iter().flat_map(|p| &p.buffers).map(|&b| k.buffer(b).name.as_str()).collect();
         s.ring(&r.name, &tiles, r.depth, name(r.producer), r.consumers.first().map_or("", |&c| name(c)));
+        s.take_turns(&r.name, r.turns);
     }
     s
 }

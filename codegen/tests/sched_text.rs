@@ -64,6 +64,35 @@ fn scheduled_and_plain_give_the_same_bits() {
     }
 }
 
+/// Parts of a sum by blocks, by instances that take turns and by both, and walks over rows of groups give the bits of the
+/// plain kernel in every order.
+#[test]
+fn sums_of_parts_and_rows_of_groups_give_the_bits_of_the_plain_kernel() {
+    for name in [
+        "gemm_fp8_few, by turns of 1",
+        "gemm_fp8_few, by turns of 2",
+        "gemm_fp8_few, by turns of 4",
+        "gemm_fp8_masked, in clusters of 1",
+        "gemm_fp8_masked, in clusters of 2",
+    ] {
+        let (file, _) = name.split_once(", ").expect("a form of a file");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/sched/{file}.ir"));
+        let text = std::fs::read_to_string(path).expect("readable");
+        let built = kiln_codegen::compile::check(parse::kernel(&text).unwrap_or_else(|e| panic!("{e:?}")));
+        let built = built.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let form = mutations::form(name);
+        let facts = kiln_codegen::valid::check(&form.kernel).unwrap_or_else(|found| {
+            panic!("{name}: {}\n{}", found.iter().map(ToString::to_string).collect::<String>(), form.text)
+        });
+        let forms = [(&built.kernel, &built.facts), (&form.kernel, &facts)];
+        let ways = kiln_codegen::vm::roles::Schedule::series(6);
+        let report = kiln_codegen::vm::roles::run_checked(forms, &form.syms, &mutations::own(&form.args), &ways);
+        let found = report.unwrap_or_else(|e| panic!("{name}: {e:?}")).findings;
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(found.is_empty(), "{name}: {}", found.join("\n"));
+    }
+}
+
 /// Where the report of scheduled kernels begins in `docs/mutations.md`; what stands before is another test's.
 const MARK: &str = "## Scheduled kernels\n";
 

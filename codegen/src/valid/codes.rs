@@ -161,6 +161,11 @@ pub const CODES: &[Code] = &[
         "put `grid_wait` at the start of every role that touches memory",
     ),
     code(
+        "V0514",
+        "all who have a part of a sum store its tile",
+        "store where the number of the block and the turn of the instance are 0",
+    ),
+    code(
         "V0521",
         "an engine reads shared memory that threads wrote, without a fence and a meeting between",
         "write, `async_fence`, `role_barrier`, then the engine",
@@ -197,6 +202,11 @@ pub const CODES: &[Code] = &[
         "use it in a role of its shape, outside of conditions",
     ),
     code("V0542", "tiles, maps and matrix operands disagree about their layout", "use the same swizzle in all of them"),
+    code(
+        "V0543",
+        "a sum of parts, or a walk over rows of groups, in a form that does not exist",
+        "add up once a tile, in a shared tile for the other parts; walk by a dense I32 input of counts",
+    ),
     code(
         "V0550",
         "a schedule is rejected; the kernel has the portable form (warning)",

@@ -447,6 +447,17 @@ pub struct EngineCopy {
     pub swizzle: usize,
 }
 
+/// Rows of groups: tiles along the first axis that start at or past those of their group are left out.
+#[derive(Clone, Debug)]
+pub struct RowCounts {
+    /// The count of group 0.
+    pub first: Access,
+    /// Distance of counts.
+    pub stride: Ix,
+    /// Rows of a tile.
+    pub tile: i64,
+}
+
 /// Ops of roles, rings and engines, by numbers of rings, parts and environment positions.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "fields are the op's operands, in the op's own words")]
@@ -455,9 +466,8 @@ pub enum RoleInstr {
         programs: Vec<(usize, Vec<Node>)>,
     },
     Tiles {
-        /// Parameter with the rows of groups, and rows of a tile.
-        rows: Option<(usize, i64)>,
         targets: Vec<usize>,
+        rows: Option<RowCounts>,
         code: Vec<Node>,
     },
     Acquire {
@@ -502,9 +512,9 @@ pub enum RoleInstr {
     ProductWait {
         pending: usize,
     },
-    /// Adds up the parts of a sum; `acc` is a tile.
     Combine {
         acc: usize,
+        inbox: usize,
         turns: usize,
     },
     /// A barrier of the instance, or of the block outside of roles.

@@ -8,7 +8,8 @@
 //!   no slot that is filled before it was released, no wait that a barrier passes by (small state);
 //! * `visible`: what threads wrote is fenced and met before an engine reads it, engines have read before it is written
 //!   again, memory of the kernel before is read after the wait for it;
-//! * `resources`: registers, shared memory, barriers, clusters, shapes of roles and layouts.
+//! * `resources`: registers, shared memory, barriers, clusters, shapes of roles and layouts; with `sums`, which judges who adds
+//!   up parts of a sum, who stores it, and walks over rows of groups.
 //!
 //! `names` gives loops and conditions the same name in all roles, so that their trip counts can be compared.
 
@@ -16,6 +17,7 @@ mod names;
 mod protocol;
 mod resources;
 mod states;
+mod sums;
 mod visible;
 
 use crate::diag::Diagnostic;
@@ -35,7 +37,7 @@ pub(super) fn check(k: &Kernel, found: &mut Vec<Diagnostic>) {
     protocol::check(&roles, &mut out);
     visible::check(&roles, &mut out);
     if k.stage == Stage::Scheduled {
-        resources::check(&roles, &mut out);
+        placed(&roles, &mut out);
     }
     // A broken protocol would only be found a second time, at a worse place.
     if !out.list.iter().any(|d| d.code < "V0521") {
@@ -54,7 +56,13 @@ pub fn each_judge(k: &Kernel) -> [Vec<Diagnostic>; 4] {
         }
         out.list
     };
-    [alone(protocol::check), alone(states::check), alone(visible::check), alone(resources::check)]
+    [alone(protocol::check), alone(states::check), alone(visible::check), alone(placed)]
+}
+
+/// What is judged once a kernel is placed.
+fn placed<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
+    resources::check(roles, out);
+    sums::check(roles, out);
 }
 
 /// Findings, one a code and op.
@@ -139,6 +147,16 @@ impl<'k> Roles<'k> {
                 let m = format!("ring `{}` has no slots, parts or consumers", ring.name);
                 out.kernel("V0536", m, "a ring has at least one of each");
             }
+            let shared = |c: &&RoleId| known(**c) && !k.roles[c.0 as usize].instances.is_multiple_of(ring.turns.max(1));
+            if ring.turns == 0 || ring.turns > ring.depth.max(1) || ring.consumers.iter().any(|c| shared(&c)) {
+                let m = format!(
+                    "instances take turns of {} at ring `{}` of {} slots, and are not a multiple of that",
+                    ring.turns, ring.name, ring.depth
+                );
+                let help =
+                    "give the ring at least as many slots as instances take turns, and the consumer a multiple of them";
+                out.kernel("V0536", m, help);
+            }
             for (p, part) in ring.parts.iter().enumerate() {
                 if part.reuses.is_some_and(|q| q as usize >= p) {
                     let m =
@@ -209,6 +227,22 @@ impl<'k> Roles<'k> {
     fn cluster(&self) -> usize {
         self.k.cluster.as_ref().map_or(1, |c| c.size)
     }
+
+    /// Blocks that work on the same tile.
+    fn sharing(&self) -> usize {
+        self.k.cluster.as_ref().filter(|c| c.axis.is_none()).map_or(1, |c| c.size.max(1))
+    }
+
+    /// Items from one to the next that an instance of a role handles.
+    fn step(&self, ring: RingId, role: RoleId) -> usize {
+        let r = &self.k.rings[ring.0 as usize];
+        if r.producer == role { 1 } else { r.turns }
+    }
+
+    /// True if the kernel ends with a barrier of the cluster.
+    fn ends_together(&self) -> bool {
+        self.after.iter().any(|&id| matches!(self.k.op(id).op, Op::Sched(SchedOp::ClusterBarrier { .. })))
+    }
 }
 
 /// An id of a ring, part or map that the kernel does not have.
@@ -230,9 +264,9 @@ fn missing(k: &Kernel, op: &SchedOp) -> Option<String> {
         SchedOp::Wgmma { release, .. } => release.iter().find_map(|&(r, p)| part(r, p)),
         SchedOp::Roles { .. }
         | SchedOp::Tiles { .. }
-        | SchedOp::Combine { .. }
         | SchedOp::TmaStoreWait { .. }
         | SchedOp::WgmmaWait { .. }
+        | SchedOp::Combine { .. }
         | SchedOp::RoleBarrier { .. }
         | SchedOp::AsyncFence { .. }
         | SchedOp::ClusterBarrier { .. }

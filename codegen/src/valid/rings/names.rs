@@ -75,7 +75,7 @@ impl<'k> Names<'k> {
         format!("{}({})", op.name(), parts.join(","))
     }
 
-    fn view(&self, id: ViewId) -> String {
+    pub fn view(&self, id: ViewId) -> String {
         let v = self.k.view(id);
         let base = match v.base {
             Base::Param(p) => format!("p{}", p.0),

@@ -12,6 +12,9 @@ use crate::ir::{
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+/// Items of a loop of known length that are written out in the name of a count, where instances take turns.
+const MOST_ITEMS: usize = 64;
+
 pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     let mut items: HashMap<(RingId, RoleId), (String, OpId)> = HashMap::new();
     let mut bytes = HashMap::new();
@@ -102,8 +105,7 @@ fn shares(roles: &Roles, out: &mut Findings, ring: RingId, part: u32) {
         out.pair("V0507", write, m, ("it is copied", copy), "give what threads write a part of its own");
     }
     let ring = &k.rings[ring.0 as usize];
-    let ends = roles.after.iter().any(|&id| matches!(k.op(id).op, Op::Sched(SchedOp::ClusterBarrier { .. })));
-    if ring.multicast && roles.cluster() > 1 && !ends {
+    if ring.multicast && roles.cluster() > 1 && !roles.ends_together() {
         let m = format!("blocks share ring `{}` and may end while others still arrive on it", ring.name);
         out.op("V0512", roles.op, m, "end the kernel with a barrier of the cluster behind the roles");
     }
@@ -206,11 +208,15 @@ impl<'k> Walk<'_, 'k> {
                 };
                 Some(self.looped(id, body, state, count, &name, turns))
             }
-            Op::Sched(SchedOp::Tiles { vars, rows: _, body }) => {
+            Op::Sched(SchedOp::Tiles { vars, rows, body }) => {
                 for (n, &v) in vars.iter().enumerate() {
                     self.names.name(v, format!("t{n}"));
                 }
-                Some(self.looped(id, *body, state, count, "tiles", None))
+                let name = match rows {
+                    Some(r) => format!("tiles with rows of {} by {}", self.names.view(r.counts), r.tile),
+                    None => "tiles".to_string(),
+                };
+                Some(self.looped(id, *body, state, count, &name, None))
             }
             Op::Loop { body } => Some(self.looped(id, *body, state, count, "loop", None)),
             Op::Break => {
@@ -301,7 +307,13 @@ impl<'k> Walk<'_, 'k> {
         let (_, breaks) = self.breaks.pop().unwrap_or_default();
         self.depth -= 1;
         for (ring, text) in inner {
-            count.entry(ring).or_default().push_str(&format!("for {name} ({text}) "));
+            // Where instances take turns, one turn of theirs is several items of the producer, in a loop or one by one.
+            let few = turns.filter(|&n| {
+                let items = n * text.len();
+                self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.bytes().all(|c| c == b'.')
+            });
+            let text = few.map_or_else(|| format!("for {name} ({text}) "), |n| text.repeat(n));
+            count.entry(ring).or_default().push_str(&text);
         }
         let mut after = start.clone();
         if let Some(mut end) = end {
@@ -440,20 +452,16 @@ impl<'k> Walk<'_, 'k> {
                     self.belongs(id, *ring, true);
                     return s;
                 }
-                // Who takes items in turn goes on past those of the others.
-                let step = if self.produces(*ring) { 1 } else { r.turns.max(1) };
+                let step = self.roles.step(*ring, self.role);
                 if *by != step {
                     let m = format!(
-                        "role `{}` goes {by} items on, past items of ring `{}` that it did not handle",
+                        "role `{}` goes {by} items on along ring `{}`, its next item is {step} further",
                         self.me(),
                         r.name
                     );
-                    self.out.op(
-                        "V0504",
-                        id,
-                        m,
-                        "every role of a ring handles each of its items: advance by 1, or by the ring's turns",
-                    );
+                    let help = "every role of a ring handles each of its items, or each that is its turn: advance by 1, or by \
+                                the number of instances that take turns";
+                    self.out.op("V0504", id, m, help);
                 }
                 for part in 0..r.parts.len() as u32 {
                     let done = s.0.remove(&(ring.0, part));
@@ -476,8 +484,7 @@ impl<'k> Walk<'_, 'k> {
                         self.kept.insert(v, at);
                     }
                 }
-                let text = if step > 1 { format!("for 0..{step} (.) ") } else { ".".into() };
-                count.entry(ring.0).or_default().push_str(&text);
+                count.entry(ring.0).or_default().push_str(&".".repeat(step));
             }
             SchedOp::TmaLoad { map, src, dst, extents, ring, part, multicast, .. } => {
                 self.touches(id, &s);
@@ -510,9 +517,9 @@ impl<'k> Walk<'_, 'k> {
                 self.touches(id, &s);
                 self.boxes(id, *map, dst, (src, extents), 1);
             }
+            SchedOp::Combine { .. } => self.touches(id, &s),
             SchedOp::Roles { .. }
             | SchedOp::Tiles { .. }
-            | SchedOp::Combine { .. }
             | SchedOp::TmaStoreWait { .. }
             | SchedOp::WgmmaWait { .. }
             | SchedOp::RoleBarrier { .. }

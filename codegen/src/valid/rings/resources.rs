@@ -20,17 +20,9 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     registers(roles, out);
     memory(roles, out);
     let k = roles.k;
-    let own: usize = k.roles.iter().filter(|r| !r.one_thread && r.warps > 1).map(|r| r.instances).sum();
-    // Sums that are added up within a block have one barrier for the instances of a part.
-    let mut sums = 0;
-    for &(role, body) in &roles.programs {
-        walk(k, body, &mut |_, op| {
-            if let Op::Sched(SchedOp::Combine { turns, .. }) = op {
-                sums = sums.max(roles.role(role).instances / (*turns).max(1));
-            }
-        });
-    }
-    let named = own + sums;
+    let named: usize = k.roles.iter().filter(|r| !r.one_thread && r.warps > 1).map(|r| r.instances).sum();
+    // Those who add up sums inside a block meet at barriers of their own.
+    let named = named + if roles.sharing() == 1 { super::sums::groups(roles) } else { 0 };
     if named + 1 > BARRIERS {
         let m = format!(
             "the roles need {named} barriers of their own, a block has {} besides that of all threads",
@@ -41,8 +33,8 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     if let Some(c) = &k.cluster
         && (c.size == 0 || c.size > CLUSTER || c.axis.is_some_and(|a| a >= k.grid.len()))
     {
-        let axis = c.axis.map_or("none".to_string(), |a| a.to_string());
-        let m = format!("a cluster of {} blocks along axis {axis} of a grid of {} axes", c.size, k.grid.len());
+        let axis = c.axis.map_or("no axis".to_string(), |a| format!("axis {a}"));
+        let m = format!("a cluster of {} blocks along {axis} of a grid of {} axes", c.size, k.grid.len());
         out.kernel("V0535", m, "a cluster has 1 to 8 blocks along an axis of the grid");
     }
     for m in &k.maps {
@@ -259,6 +251,8 @@ fn registers(roles: &Roles, out: &mut Findings) {
 fn memory(roles: &Roles, out: &mut Findings) {
     let k = roles.k;
     let slots: usize = k.rings.iter().map(|r| 2 * r.depth * r.parts.len()).sum();
+    // A sum over blocks has a barrier for what comes and one for what was read.
+    let slots = slots + if roles.sharing() > 1 && super::sums::groups(roles) > 0 { 2 } else { 0 };
     let all = k.shared_bytes.next_multiple_of(8) + 8 * slots;
     if all > SHARED_BYTES {
         let m = format!("{} bytes of tiles and {} of barriers, a block has {SHARED_BYTES}", k.shared_bytes, 8 * slots);

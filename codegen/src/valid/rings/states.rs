@@ -8,7 +8,7 @@
 use super::names::Names;
 use super::{Findings, Roles};
 use crate::ir::effects::walk;
-use crate::ir::{BlockId, Op, OpId, Ring, RingId, RoleId, SchedOp};
+use crate::ir::{BlockId, Op, OpId, RingId, RoleId, SchedOp};
 use std::collections::{BTreeSet, HashMap};
 
 /// Steps of a program that are followed at most.
@@ -113,7 +113,14 @@ enum Event {
     Release(RingId, u32),
     Advance(RingId, usize),
     Cluster,
+    /// Comes to the sum of a tile with this many instances in turn: may hand over its part.
+    Hand(usize),
+    /// Has the other parts, if it adds them up.
+    Sum(usize),
 }
+
+/// Stands for a ring in the barriers of a sum over blocks: full where all parts have come, empty where they have been read.
+const SUM: u32 = u32::MAX;
 
 /// One instance of a role in one block.
 #[derive(Debug)]
@@ -129,6 +136,8 @@ struct Process<'e> {
     released: HashMap<(u32, u32), usize>,
     /// Barriers of the cluster this process came to.
     meetings: usize,
+    /// Steps of sums this process has taken: two each.
+    sums: usize,
 }
 
 /// A barrier in shared memory.
@@ -206,9 +215,19 @@ impl<'a, 'k> Run<'a, 'k> {
         for block in 0..self.blocks {
             for (role, events) in &self.programs {
                 for instance in 0..self.roles.role(*role).instances {
-                    let start = |r: &Ring| if r.consumers.contains(role) { instance % r.turns.max(1) } else { 0 };
-                    let (items, released) = (k.rings.iter().map(start).collect(), HashMap::new());
-                    all.push(Process { block, role: *role, instance, events, at: 0, items, released, meetings: 0 });
+                    let first = |r: usize| instance % self.roles.step(RingId(r as u32), *role).max(1);
+                    let (items, released) = ((0..k.rings.len()).map(first).collect(), HashMap::new());
+                    all.push(Process {
+                        block,
+                        role: *role,
+                        instance,
+                        events,
+                        at: 0,
+                        items,
+                        released,
+                        meetings: 0,
+                        sums: 0,
+                    });
                 }
             }
         }
@@ -261,14 +280,36 @@ impl<'a, 'k> Run<'a, 'k> {
                 let (key, turn) = key(ring, part, false);
                 Some((key, turn + 1))
             }
-            Event::Load(..) | Event::Publish(..) | Event::Release(..) | Event::Advance(..) | Event::Cluster => None,
+            // Over blocks by barriers, inside a block all of a group meet.
+            Event::Hand(turns) if self.across() && !first_part(p, turns) => Some((sum_key(p.block, true), p.sums / 2)),
+            Event::Sum(turns) if self.across() && first_part(p, turns) => {
+                Some((sum_key(p.block, false), p.sums / 2 + 1))
+            }
+            Event::Hand(_)
+            | Event::Sum(_)
+            | Event::Load(..)
+            | Event::Publish(..)
+            | Event::Release(..)
+            | Event::Advance(..)
+            | Event::Cluster => None,
         }
+    }
+
+    /// True if blocks share tiles.
+    fn across(&self) -> bool {
+        self.roles.sharing() > 1
     }
 
     fn ready(&self, all: &[Process], n: usize, barriers: &HashMap<Key, Barrier>) -> bool {
         let p = &all[n];
         if let Event::Cluster = p.events[p.at].0 {
             return all.iter().all(|q| q.meetings > p.meetings || q.meetings == p.meetings && at_cluster(q));
+        }
+        if let Event::Hand(turns) | Event::Sum(turns) = p.events[p.at].0
+            && !self.across()
+        {
+            let own = |q: &&Process| (q.block, q.role, q.instance / turns) == (p.block, p.role, p.instance / turns);
+            return all.iter().filter(own).all(|q| q.sums > p.sums || q.sums == p.sums && at_sum(q));
         }
         // The parity of the phase under way tells that the one before is over.
         self.wait(p).is_none_or(|(key, phases)| barriers.get(&key).map_or(0, |b| b.done) % 2 == phases % 2)
@@ -290,7 +331,7 @@ impl<'a, 'k> Run<'a, 'k> {
                 let m = format!(
                     "role `{}` waits for phase {phases} of {} and is let through at phase {done}, in {}",
                     self.roles.role(all[n].role).name,
-                    self.roles.part(RingId(key.ring), key.part),
+                    self.name(key),
                     describe(setting)
                 );
                 out.op(
@@ -338,6 +379,27 @@ impl<'a, 'k> Run<'a, 'k> {
             }
             Event::Advance(ring, by) => all[n].items[ring.0 as usize] += by,
             Event::Cluster => all[n].meetings += 1,
+            Event::Hand(turns) => {
+                let groups = self.roles.role(all[n].role).instances / turns;
+                if self.across() {
+                    // The first group of the first part expects all, the others send.
+                    if !first_part(&all[n], turns) {
+                        self.arrive(barriers, sum_key(0, false), 0, -1);
+                    } else if all[n].instance == 0 {
+                        let parts = self.blocks * turns;
+                        self.arrive(barriers, sum_key(0, false), 1, ((parts - 1) * groups) as i64);
+                    }
+                }
+                all[n].sums += 1;
+            }
+            Event::Sum(turns) => {
+                if self.across() && first_part(&all[n], turns) {
+                    for b in 0..self.blocks {
+                        self.arrive(barriers, sum_key(b, true), 1, 0);
+                    }
+                }
+                all[n].sums += 1;
+            }
             Event::Take(..) => {}
         }
         all[n].at += 1;
@@ -366,15 +428,26 @@ impl<'a, 'k> Run<'a, 'k> {
 
     /// Arrivals that end a phase.
     fn needed(&self, key: Key) -> usize {
+        if key.ring == SUM {
+            return if key.empty { super::sums::groups(self.roles) } else { 1 };
+        }
         let r = &self.roles.k.rings[key.ring as usize];
         let of = |role: RoleId| self.roles.role(role).instances;
         match (key.empty, self.copied.contains(&(key.ring, key.part))) {
             (false, true) => 1,
             (false, false) => of(r.producer),
             (true, _) => {
-                let blocks = if r.multicast { self.blocks } else { 1 };
-                r.consumers.iter().map(|&c| of(c)).sum::<usize>() * blocks / r.turns.max(1)
+                let all = r.consumers.iter().map(|&c| of(c)).sum::<usize>() * if r.multicast { self.blocks } else { 1 };
+                all / r.turns
             }
+        }
+    }
+
+    /// What a barrier guards.
+    fn name(&self, key: Key) -> String {
+        match key.ring {
+            SUM => "the parts of a sum".into(),
+            ring => self.roles.part(RingId(ring), key.part),
         }
     }
 
@@ -399,9 +472,8 @@ impl<'a, 'k> Run<'a, 'k> {
         let reach = self.shared.contains(&(ring.0, part));
         for q in all.iter().filter(|q| r.consumers.contains(&q.role) && (reach || q.block == all[n].block)) {
             let released = q.released.get(&(ring.0, freed)).copied().unwrap_or(0);
-            // Of those items, the ones that were this instance's turn.
-            let turns = r.turns.max(1);
-            let need = (need + turns - 1 - q.instance % turns) / turns;
+            // Of the items before, those that are its turn.
+            let need = (need + r.turns - 1 - q.instance % r.turns) / r.turns;
             if released < need {
                 let m = format!(
                     "item {item} of {} is filled while role `{}` has released {released} of {need}, in {}",
@@ -430,16 +502,17 @@ impl<'a, 'k> Run<'a, 'k> {
                     let b = barriers.get(&key).copied().unwrap_or_default();
                     let what = if key.empty { "be released" } else { "be full" };
                     let lead = if b.done > phases { ", which is past" } else { "" };
+                    let item = p.items.get(key.ring as usize).map_or(String::new(), |i| format!("in item {i} "));
                     format!(
-                        "`{name}` waits in item {} for {} to {what} (phase {phases}{lead}; {} over, {} of {} arrived)",
-                        p.items[key.ring as usize],
-                        self.roles.part(RingId(key.ring), key.part),
+                        "`{name}` waits {item}for {} to {what} (phase {phases}{lead}; {} over, {} of {} arrived)",
+                        self.name(key),
                         b.done,
                         b.arrived,
                         self.needed(key)
                     )
                 }
                 None if matches!(event, Event::Cluster) => format!("`{name}` waits for the cluster"),
+                None if at_sum(p) => format!("`{name}` waits for the others of a sum"),
                 None => continue,
             };
             if !texts.contains(&text) {
@@ -459,6 +532,19 @@ impl<'a, 'k> Run<'a, 'k> {
 
 fn at_cluster(p: &Process) -> bool {
     p.events.get(p.at).is_some_and(|e| matches!(e.0, Event::Cluster))
+}
+
+fn at_sum(p: &Process) -> bool {
+    p.events.get(p.at).is_some_and(|e| matches!(e.0, Event::Hand(_) | Event::Sum(_)))
+}
+
+/// True if a process has the first part of a sum, which the others are added to.
+fn first_part(p: &Process, turns: usize) -> bool {
+    p.block == 0 && p.instance.is_multiple_of(turns)
+}
+
+fn sum_key(block: usize, empty: bool) -> Key {
+    Key { block, ring: SUM, part: 0, slot: 0, empty }
 }
 
 fn describe(s: &Setting) -> String {
@@ -543,10 +629,16 @@ fn sched_events(
         SchedOp::Release { ring, part } => Event::Release(*ring, *part),
         SchedOp::Advance { ring, by } => Event::Advance(*ring, *by),
         SchedOp::ClusterBarrier { .. } => Event::Cluster,
+        SchedOp::Combine { turns, .. } => {
+            let turns = (*turns).max(1);
+            out.extend([(Event::Hand(turns), id), (Event::Sum(turns), id)]);
+            return;
+        }
         SchedOp::Wgmma { release, .. } => {
             out.extend(release.iter().map(|&(r, p)| (Event::Release(r, p), id)));
             return;
         }
+        // Which tiles have rows changes how many there are, for all roles alike.
         SchedOp::Tiles { vars, rows: _, body } => {
             for (n, &v) in vars.iter().enumerate() {
                 names.name(v, format!("t{n}"));
@@ -557,7 +649,6 @@ fn sched_events(
             return;
         }
         SchedOp::Roles { .. }
-        | SchedOp::Combine { .. }
         | SchedOp::TmaStore { .. }
         | SchedOp::TmaStoreWait { .. }
         | SchedOp::WgmmaWait { .. }

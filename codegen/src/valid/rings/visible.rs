@@ -129,7 +129,11 @@ fn between(roles: &Roles, ready: &BTreeSet<BufferId>, out: &mut Findings) {
     let mut users: BTreeMap<BufferId, Vec<(RoleId, bool, OpId)>> = BTreeMap::new();
     for &(role, body) in &roles.programs {
         let instance = roles.role(role).instance;
-        walk(k, body, &mut |id, _| {
+        walk(k, body, &mut |id, op| {
+            // It has its own order inside: see `sums`.
+            if matches!(op, Op::Sched(SchedOp::Combine { .. })) {
+                return;
+            }
             for e in effects(k, id) {
                 let Base::Buffer(b) = e.base(k) else { continue };
                 if k.buffer(b).space != Space::Shared || roles.tiles.contains_key(&b) {
@@ -337,8 +341,6 @@ impl<'k> Walk<'_, 'k> {
                 self.free(id, *ring, *part, &s);
                 s
             }
-            // Its inbox has barriers of its own, and no engine reads it.
-            Op::Sched(SchedOp::Combine { .. }) => s,
             Op::Sched(SchedOp::Wgmma { a, b, acc, set, release, hold, .. }) => {
                 self.reads(id, &mut s);
                 for v in [*a, *b] {
@@ -364,6 +366,10 @@ impl<'k> Walk<'_, 'k> {
                 for &(ring, part) in release {
                     self.free(id, ring, part, &s);
                 }
+                s
+            }
+            Op::Sched(SchedOp::Combine { acc, .. }) => {
+                self.held(id, *acc, &s);
                 s
             }
             Op::Sched(SchedOp::TmaStore { src, .. }) => {

@@ -4,9 +4,11 @@
 
 mod barrier;
 mod engine;
+mod sum;
 
 pub use barrier::Key;
 pub use engine::{Job, Row};
+pub use sum::{SumKey, SumWait};
 
 use super::exec::class_swizzle;
 use super::memory::{Class, Global, Tile, class_of};
@@ -30,8 +32,8 @@ pub enum Wait {
     Phase(Key, usize, OpId),
     /// The next opening of the cluster's barrier after this one.
     Cluster(usize, OpId),
-    /// All parts of a sum: number of the group of instances, and of the sum.
-    Parts(usize, usize, OpId),
+    /// Parts of a sum: so many rounds must have been handed over, or read.
+    Sum(SumKey, SumWait, usize, OpId),
     /// The roles it started.
     Children(OpId),
     /// To be started.
@@ -61,7 +63,7 @@ pub struct Process {
     pub stores: [u32; 2],
     /// Products asked for.
     pub products: u32,
-    /// Sums it had a part in.
+    /// Sums it came to.
     pub sums: usize,
     priority: u64,
     line: OpId,
@@ -96,8 +98,7 @@ pub struct Chip<'p> {
     phases: HashMap<Key, Phase>,
     actors: Vec<Key>,
     meeting: Meeting,
-    /// Parts of sums that were handed over.
-    sums: HashMap<(usize, usize), Vec<Option<Vec<f32>>>>,
+    sums: HashMap<SumKey, sum::Rounds>,
     jobs: Vec<Job>,
     dice: Dice,
     cluster: u32,
@@ -175,8 +176,8 @@ impl<'p> Chip<'p> {
         let nothing = Arc::new(vec![0; 2 * count]);
         let mut procs = vec![];
         for id in 0..count {
-            let (block, role, instance) = if id < size {
-                (id, None, 0)
+            let (block, role) = if id < size {
+                (id, None)
             } else {
                 let mut n = (id - size) % per_block.max(1);
                 let mut role = 0;
@@ -184,8 +185,13 @@ impl<'p> Chip<'p> {
                     n -= kernel.roles[role].instances;
                     role += 1;
                 }
-                ((id - size) / per_block.max(1), Some(role), n)
+                ((id - size) / per_block.max(1), Some((role, n)))
             };
+            let first = kernel.rings.iter().map(|r| match role {
+                Some((role, instance)) if r.producer.0 as usize != role => instance % r.turns.max(1),
+                Some(_) | None => 0,
+            });
+            let (first, role) = (first.collect(), role.map(|r: (usize, usize)| r.0));
             procs.push(Process {
                 block,
                 role,
@@ -193,14 +199,7 @@ impl<'p> Chip<'p> {
                 leader: Clock::new(2 * id as Actor, &nothing),
                 rest: Clock::new(2 * id as Actor + 1, &nothing),
                 alone: role.is_some_and(|r| kernel.roles[r].one_thread),
-                items: kernel
-                    .rings
-                    .iter()
-                    .map(|r| {
-                        let takes = role.is_some_and(|n| r.consumers.contains(&crate::ir::RoleId(n as u32)));
-                        if takes { instance % r.turns.max(1) } else { 0 }
-                    })
-                    .collect(),
+                items: first,
                 stores: [0; 2],
                 products: 0,
                 sums: 0,
@@ -253,8 +252,8 @@ impl<'p> Chip<'p> {
             timing: schedule.timing,
             phases: HashMap::new(),
             actors: vec![],
-            sums: HashMap::new(),
             meeting: Meeting::default(),
+            sums: HashMap::new(),
             jobs: vec![],
             dice,
             cluster: cluster as u32,
@@ -313,9 +312,7 @@ impl<'p> Chip<'p> {
             Wait::Ready => true,
             Wait::Phase(key, phases, _) => self.passes(key, phases),
             Wait::Cluster(round, _) => self.meeting.round > round,
-            Wait::Parts(group, sum, _) => {
-                self.sums.get(&(group, sum)).is_some_and(|parts| parts.iter().all(Option::is_some))
-            }
+            Wait::Sum(key, what, rounds, _) => self.sum_done(key, what) >= rounds,
             Wait::Children(_) => {
                 let block = self.procs[id].block;
                 self.procs.iter().all(|p| p.block != block || p.role.is_none() || p.wait == Wait::Done)
@@ -354,22 +351,6 @@ impl<'p> Chip<'p> {
             }
             self.abandoned = true;
         }
-    }
-
-    /// Hands over part `part` of `parts` of a sum; gives the number of the sum.
-    pub fn hand_over(&mut self, id: usize, group: usize, [part, parts]: [usize; 2], values: Vec<f32>) -> usize {
-        let sum = self.procs[id].sums;
-        self.procs[id].sums += 1;
-        let all = self.sums.entry((group, sum)).or_insert_with(|| vec![None; parts]);
-        if let Some(place) = all.get_mut(part) {
-            *place = Some(values);
-        }
-        sum
-    }
-
-    /// Takes the parts of a sum, in their order.
-    pub fn take_parts(&mut self, group: usize, sum: usize) -> Vec<Vec<f32>> {
-        self.sums.remove(&(group, sum)).unwrap_or_default().into_iter().flatten().collect()
     }
 
     /// Arrives at the cluster's barrier; gives the round to wait behind.
@@ -417,7 +398,10 @@ impl<'p> Chip<'p> {
 
     /// An ordinary access of a process to elements of a shared tile.
     pub fn touch(&mut self, id: usize, what: Use, tile: usize, range: Range, op: OpId) {
-        let block = self.procs[id].block;
+        self.touch_in(id, self.procs[id].block, what, tile, range, op);
+    }
+
+    fn touch_in(&mut self, id: usize, block: usize, what: Use, tile: usize, range: Range, op: OpId) {
         let alone = self.procs[id].alone;
         let clock = if alone { &self.procs[id].leader } else { &self.procs[id].rest };
         let now = Access {
@@ -529,8 +513,8 @@ impl<'p> Chip<'p> {
         for id in 0..self.procs.len() {
             let (text, op) = match self.procs[id].wait {
                 Wait::Phase(key, phases, op) => (self.state(key, phases), op),
+                Wait::Sum(key, what, rounds, op) => (self.sum_state(key, what, rounds), op),
                 Wait::Cluster(_, op) => (format!("the cluster, {} have come", self.meeting.arrived), op),
-                Wait::Parts(_, _, op) => ("the parts of a sum".to_string(), op),
                 Wait::Ready | Wait::Children(_) | Wait::Absent | Wait::Done => continue,
             };
             if texts.is_empty() {

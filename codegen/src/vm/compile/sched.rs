@@ -1,7 +1,8 @@
 //! Ops of roles: names become numbers, maps affine forms.
 
 use super::*;
-use crate::ir::{MapId, SchedOp};
+use crate::ir::{GroupRows, MapId, SchedOp};
+use crate::vm::program::RowCounts;
 
 impl Compiler<'_> {
     pub(super) fn sched(&mut self, op: &SchedOp, id: OpId, code: &mut Vec<Node>) -> Option<RoleInstr> {
@@ -11,11 +12,11 @@ impl Compiler<'_> {
                 programs: programs.iter().map(|&(r, b)| (r.0 as usize, self.block(b, &empty))).collect(),
             },
             SchedOp::Tiles { vars, rows, body } => RoleInstr::Tiles {
-                rows: rows.and_then(|r| match self.kernel.view(r.counts).base {
-                    Base::Param(p) => Some((p.0 as usize, r.tile as i64)),
-                    Base::Buffer(_) => None,
-                }),
                 targets: vars.iter().map(|v| v.0 as usize).collect(),
+                rows: match rows {
+                    Some(r) => Some(self.row_counts(r, id)?),
+                    None => None,
+                },
                 code: self.block(*body, &empty),
             },
             SchedOp::Acquire { ring, part, slot } => {
@@ -43,12 +44,30 @@ impl Compiler<'_> {
                 hold: *hold,
             },
             SchedOp::WgmmaWait { pending } => RoleInstr::ProductWait { pending: *pending },
-            SchedOp::Combine { acc, inbox: _, turns } => RoleInstr::Combine { acc: acc.0 as usize, turns: *turns },
+            SchedOp::Combine { acc, inbox, turns } => {
+                RoleInstr::Combine { acc: acc.0 as usize, inbox: inbox.0 as usize, turns: *turns }
+            }
             SchedOp::RoleBarrier { reason: _ } => RoleInstr::Meet,
             SchedOp::AsyncFence { reason: _ } => RoleInstr::Fence,
             SchedOp::ClusterBarrier { reason: _ } => RoleInstr::Cluster,
             SchedOp::GridWait | SchedOp::GridAllow => RoleInstr::Grid,
         })
+    }
+
+    fn row_counts(&mut self, rows: &GroupRows, id: OpId) -> Option<RowCounts> {
+        let span = self.kernel.op(id).span;
+        let v = self.kernel.view(rows.counts).clone();
+        let &[stride] = &v.strides[..] else {
+            self.error(span, "the rows of groups are not a tensor of rank 1");
+            return None;
+        };
+        let place = match v.base {
+            Base::Param(p) => Place::Param(p.0 as usize),
+            Base::Buffer(b) => Place::Tile(b.0 as usize),
+        };
+        let (address, stride) = (self.ix(v.offset, span), self.ix(stride, span));
+        let first = Access { place, dtype: v.dtype, address, checks: vec![], affine: false, lookup: None };
+        Some(RowCounts { first, stride, tile: rows.tile.max(1) as i64 })
     }
 
     fn engine_copy(

@@ -28,7 +28,7 @@ impl Worker<'_> {
     }
 
     /// The integer at an address that has been checked.
-    fn integer(&self, place: Place, dtype: DType, at: i64) -> i64 {
+    pub(super) fn integer(&self, place: Place, dtype: DType, at: i64) -> i64 {
         match place {
             Place::Param(p) => {
                 self.shared.globals[p].map_or(-1, |g| lanes::int_from_bits(dtype, g.get(dtype, at as usize)))

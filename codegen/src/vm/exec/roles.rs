@@ -4,7 +4,8 @@
 use super::*;
 use crate::ir::{OpId, Space};
 use crate::machine::{Policy, Swizzle, Timing, Use};
-use crate::vm::chip::{Chip, Job, Range, Row, Stage, Wait};
+use crate::vm::chip::{Chip, Job, Range, Row, Stage, SumWait, Wait};
+use crate::vm::program::RowCounts;
 
 /// A worker's place among the roles.
 #[derive(Clone, Copy, Debug)]
@@ -162,11 +163,7 @@ impl<'p> Worker<'p> {
         }
         match op {
             RoleInstr::Roles { programs } => self.start_roles(fr, node, programs),
-            RoleInstr::Tiles { rows, targets, code } => self.tiles_of_block(fr, *rows, targets, code),
-            &RoleInstr::Combine { acc, turns } => {
-                self.combine(node, acc, turns);
-                return;
-            }
+            RoleInstr::Tiles { targets, rows, code } => self.tiles_of_block(fr, node, targets, rows.as_ref(), code),
             &RoleInstr::Acquire { ring, part, target } => {
                 let at = self.with_chip(|c, id| c.acquire_at(id, ring, part));
                 self.pass(node, at, target);
@@ -206,6 +203,7 @@ impl<'p> Worker<'p> {
                 }
             }
             &RoleInstr::ProductWait { pending } => self.wait_products(fr, pending),
+            &RoleInstr::Combine { acc, inbox, turns } => self.combine(node, acc, inbox, turns.max(1)),
             RoleInstr::Meet => {
                 self.with_chip(|c, id| c.meet_role(id));
             }
@@ -278,13 +276,24 @@ impl<'p> Worker<'p> {
     }
 
     /// Runs the body for each tile of this block.
-    fn tiles_of_block(&mut self, fr: &mut Lanes, rows: Option<(usize, i64)>, targets: &[usize], code: &[Node]) {
+    fn tiles_of_block(
+        &mut self,
+        fr: &mut Lanes,
+        node: &Node,
+        targets: &[usize],
+        rows: Option<&RowCounts>,
+        code: &[Node],
+    ) {
         let Some(agent) = self.agent else { return };
         let units = &agent.stage.units;
         let [first, step] = agent.stage.cluster;
         let all: i64 = units.iter().product();
-        let mut unit = first;
-        while unit < all && !self.stopped {
+        // Tiles that have rows are dealt out, one after another.
+        let mut turn = 0;
+        for unit in 0..all {
+            if self.stopped {
+                return;
+            }
             let mut rest = unit;
             for (axis, &at) in targets.iter().enumerate().rev() {
                 self.env[at] = rest % units[axis].max(1);
@@ -293,47 +302,75 @@ impl<'p> Worker<'p> {
                     self.env[at] = self.env[at] * c.size as i64 + agent.block as i64;
                 }
             }
-            if rows.is_none_or(|r| self.has_rows(r, targets)) {
+            if let Some(r) = rows
+                && !self.has_rows(fr, node, r, targets)
+            {
+                continue;
+            }
+            if turn % step.max(1) == first {
                 self.exec(fr, code, Mask::first(1));
             }
-            unit += step.max(1);
+            turn += 1;
         }
     }
 
-    /// Whether a tile starts before the end of its group's rows.
-    fn has_rows(&self, (param, tile): (usize, i64), targets: &[usize]) -> bool {
-        let (Some(&first), Some(&group)) = (targets.first(), targets.last()) else { return true };
-        let Some(Some(counts)) = self.shared.globals.get(param) else { return true };
-        let group = self.env[group];
-        counts.holds(DType::I32, group, group)
-            && self.env[first] * tile < i64::from(counts.get(DType::I32, group as usize) as u32 as i32)
+    /// Whether the tile at the walk's variables has rows.
+    fn has_rows(&mut self, fr: &Lanes, node: &Node, r: &RowCounts, targets: &[usize]) -> bool {
+        let &[tile, .., group] = targets else { return true };
+        let at = self.scalar(fr, &r.first.address) + self.env[group] * self.scalar(fr, &r.stride);
+        if !self.holds(&r.first, at, at) {
+            self.leaves_allocation(node, &r.first, at);
+            self.stopped = true;
+            return false;
+        }
+        self.env[tile] * r.tile < self.integer(r.first.place, r.first.dtype, at)
     }
 
-    /// Adds up the parts of a sum, in their order, in part 0.
-    fn combine(&mut self, node: &Node, acc: usize, turns: usize) {
+    // --- sums ---
+
+    /// Hands a part of a sum over, or adds up all parts, in their order.
+    fn combine(&mut self, node: &Node, acc: usize, inbox: usize, turns: usize) {
         let Some(agent) = self.agent else { return };
         let kernel = self.shared.kernel;
-        let (size, rank) = match &kernel.cluster {
-            Some(c) if c.axis.is_none() => (c.size.max(1), self.env[c.rank.0 as usize] as usize),
-            Some(_) | None => (1, 0),
+        let Some(sum) = agent.stage.lock().sum_of(agent.id, turns) else { return };
+        let len = self.shared.program.tiles[acc].len;
+        let range = |part: usize| Range {
+            at: (((part - 1) * sum.groups + sum.key.group) * len) as i64,
+            stride: 1,
+            count: len,
+            bits: 32,
         };
-        let role = agent.stage.lock().procs[agent.id].role.unwrap_or(0);
-        let instance = kernel.roles[role].instance.map_or(0, |v| self.env[v.0 as usize] as usize);
-        let turns = turns.max(1);
-        let (part, parts, group) = (rank * turns + instance % turns, size * turns, instance / turns);
-        let Tile::F(values) = &self.tiles[acc] else { return };
-        let values = values.clone();
-        let sum = self.with_chip(|c, id| c.hand_over(id, group, [part, parts], values)).unwrap_or(0);
-        if part > 0 || !self.pause(Wait::Parts(group, sum, node.op)) {
+        let fits = sum.parts > 1
+            && kernel.buffer(self.shared.program.tiles[inbox].buffer).space == Space::Shared
+            && self.shared.program.tiles[inbox].len >= (sum.parts - 1) * sum.groups * len;
+        let Tile::F(mut mine) = std::mem::replace(&mut self.tiles[acc], Tile::None) else { return };
+        if !fits {
+            let m = "parts of a sum do not fit the tile they are handed over in".to_string();
+            self.fault(node, "S0110", m, "give it room for all parts but the first");
             return;
         }
-        let all = self.with_chip(|c, _| c.take_parts(group, sum)).unwrap_or_default();
-        if let Tile::F(total) = &mut self.tiles[acc] {
-            total.fill(0.0);
-            for part in all {
-                total.iter_mut().zip(part).for_each(|(t, x)| *t += x);
+        let round = agent.stage.lock().round(agent.id);
+        if sum.part > 0 {
+            // The parts of the last tile have been read.
+            if self.pause(Wait::Sum(sum.key, SumWait::Read, round, node.op)) {
+                self.with_chip(|c, id| c.hand_over(id, &sum, inbox, range(sum.part), &mine, node.op));
             }
+            let mut gone = Tile::F(mine);
+            gone.poison(DType::F32);
+            self.tiles[acc] = gone;
+            return;
         }
+        if self.pause(Wait::Sum(sum.key, SumWait::Handed, round + 1, node.op)) {
+            mine.iter_mut().for_each(|x| *x += 0.0);
+            self.with_chip(|c, id| {
+                for part in 1..sum.parts {
+                    let other = c.read_part(id, &sum, inbox, range(part), node.op);
+                    mine.iter_mut().zip(other).for_each(|(x, y)| *x += y);
+                }
+                c.end_round(id, &sum);
+            });
+        }
+        self.tiles[acc] = Tile::F(mine);
     }
 
     // --- engines ---
