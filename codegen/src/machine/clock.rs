@@ -66,6 +66,13 @@ impl Clock {
         self.own += 1;
     }
 
+    /// Hands over what this actor knows, but not what it did itself.
+    pub fn share(&self, to: &mut Bundle) {
+        join(&mut to.known, &self.known);
+        join(&mut to.fenced, &self.fenced);
+        to.memo = None;
+    }
+
     /// Hands over what this actor knows and did, and starts a new time.
     pub fn release(&mut self, to: &mut Bundle) {
         join(&mut to.known, &self.known);

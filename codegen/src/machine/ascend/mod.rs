@@ -469,7 +469,8 @@ impl Machine {
         }
         let mut issued = Bundle::default();
         let c = &mut self.cores[core];
-        c.units[Pipe::S as usize].clock.release(&mut issued);
+        // What the scalar unit has waited for; its own accesses to UB and global memory need events as well.
+        c.units[Pipe::S as usize].clock.share(&mut issued);
         c.units[pipe as usize].queue.push_back(Queued { work, issued, line });
         if self.config.timing == Timing::Early {
             while self.pump_now(core, pipe) {}
