@@ -6,7 +6,7 @@ use kiln_runtime::{Device, Error, RunOptions, Settings};
 /// The device option.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct DeviceArgs {
-    /// Device: best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N (default: KILN_DEVICE, else the best one present)
+    /// Device: best, cpu, null, sim:TARGET, cuda:N or ascend:N (default: KILN_DEVICE, else the best one present)
     #[arg(long, value_name = "D")]
     pub device: Option<String>,
 }

@@ -20,7 +20,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "KILN_DEVICE",
         default: "best",
-        meaning: "device that is used when none is named: best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N",
+        meaning: "device that is used when none is named: best, cpu, null, sim:TARGET, cuda:N or ascend:N",
     },
     Variable {
         name: "KILN_DIR",
@@ -85,6 +85,8 @@ pub struct Settings {
     pub python_envs: Vec<PathBuf>,
     /// `CUDA_HOME` and `CUDA_PATH`.
     pub cuda_homes: Vec<PathBuf>,
+    /// `ASCEND_HOME_PATH` and `ASCEND_TOOLKIT_HOME`: folders of CANN.
+    pub ascend_homes: Vec<PathBuf>,
 }
 
 impl Settings {
@@ -123,6 +125,7 @@ impl Settings {
             ci: flag("CI"),
             python_envs: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(get).collect(),
             cuda_homes: ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(get).collect(),
+            ascend_homes: ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"].into_iter().filter_map(get).collect(),
             dir,
         }
     }

@@ -40,7 +40,8 @@ pub enum Error {
 
     /// No device has this name.
     #[error(
-        "no device is called `{name}`; expected best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N (found here: {known})"
+        "no device is called `{name}`; expected best, cpu, null, sim:sm_80, sim:sm_90a, sim:ascend910b, sim:ascend950, \
+         cuda:N or ascend:N (found here: {known})"
     )]
     UnknownDevice {
         /// Name that was asked for.
@@ -69,6 +70,20 @@ pub enum Error {
         device: String,
         /// What the driver said.
         cause: String,
+    },
+
+    /// The Ascend runtime is missing.
+    #[error(
+        "{device}: no Ascend runtime on this machine ({library} could not be loaded); places tried:\n  {tried}\nnext step: \
+         install CANN and set ASCEND_HOME_PATH to its folder, or use the device sim:ascend950 or sim:ascend910b"
+    )]
+    NoAscend {
+        /// Device that was asked for.
+        device: String,
+        /// File name.
+        library: String,
+        /// One line a place, with what the loader said.
+        tried: String,
     },
 
     /// A driver call failed.
@@ -136,6 +151,15 @@ pub enum Error {
     /// The CUDA compiler was not found.
     #[error("no CUDA compiler (NVRTC) was found; places tried:\n{tried}next step: {next}")]
     NoCompiler {
+        /// One line a place, with what was wrong there.
+        tried: String,
+        /// What to do.
+        next: String,
+    },
+
+    /// No compiler of AscendC was found.
+    #[error("no AscendC compiler was found; places tried:\n{tried}next step: {next}")]
+    NoAscendCompiler {
         /// One line a place, with what was wrong there.
         tried: String,
         /// What to do.
@@ -252,10 +276,12 @@ impl Error {
             | Error::Operator { .. } => 1,
             Error::UnknownDevice { .. } | Error::Unsupported { .. } | Error::Setting { .. } => 2,
             Error::NoDriver { .. }
+            | Error::NoAscend { .. }
             | Error::NoGpu { .. }
             | Error::Driver { .. }
             | Error::OutOfMemory { .. }
             | Error::NoCompiler { .. }
+            | Error::NoAscendCompiler { .. }
             | Error::Fetch { .. }
             | Error::Io { .. } => 3,
         }

@@ -5,7 +5,7 @@
 //! and enqueues it. [`compile`] needs no device at all. [`measure`] times plans and [`tune`] searches configurations.
 //! Everything device-specific stays behind `device`; this crate knows no kernel and no model.
 //!
-//! `unsafe` lives in `device/cuda/`, `device/sim/` and `compile/nvrtc.rs` only.
+//! `unsafe` lives in `device/cuda/`, `device/ascend/`, `device/sim/` and `compile/nvrtc.rs` only.
 #![deny(unsafe_code)]
 
 pub mod compile;

@@ -62,6 +62,9 @@ fn devices(settings: &Settings) -> Vec<Value> {
     if let Some(why) = device::why_no_gpu() {
         rows.push(finding("device", "cuda:0", "skip", &format!("runs on a GPU are skipped: {why}")));
     }
+    if let Some(why) = device::why_no_npu(settings) {
+        rows.push(finding("device", "ascend:0", "skip", &format!("runs on an NPU are skipped: {why}")));
+    }
     rows
 }
 

@@ -3,7 +3,7 @@
 //! No device is needed. [`compile`] is the whole way; [`Toolchain`] holds the compiler with a cache in memory, by build
 //! request, and one on disk, by content. Loading machine code is `device`'s.
 
-mod cache;
+pub(crate) mod cache;
 mod elf;
 mod nvrtc;
 mod report;

@@ -3,6 +3,7 @@
 //! [`Device`] hands out memory and streams; [`Stream`] binds launches and gives them to the backend's queue. What differs
 //! between devices is in the private traits `Backend` and `Queue`, with one file or folder an implementation.
 
+mod ascend;
 mod cpu;
 mod cuda;
 pub mod library;
@@ -106,7 +107,7 @@ pub struct Device {
     options: RunOptions,
 }
 
-/// Opens a device by name: `best`, `cpu`, `null`, `sim:sm_80`, `sim:sm_90a` or `cuda:N`.
+/// Opens a device by name: `best`, `cpu`, `null`, `sim:TARGET`, `cuda:N` or `ascend:N`.
 ///
 /// # Errors
 /// An unknown name, or no driver or GPU behind it.
@@ -128,6 +129,10 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
             Err(Error::NoDriver { .. } | Error::NoGpu { .. }) => Arc::new(cpu::Cpu::new(settings)),
             Err(e) => return Err(e),
         },
+        _ if name.strip_prefix("ascend:").is_some_and(|n| n.parse::<usize>().is_ok()) => {
+            let ordinal = name["ascend:".len()..].parse().unwrap_or(0);
+            ascend::open(ordinal, settings)?
+        }
         _ => match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
             Some(ordinal) => cuda::open(ordinal, settings)?,
             None if name.starts_with("sim:") => match sim::open(&name["sim:".len()..], settings) {
@@ -135,7 +140,7 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
                 None => {
                     return Err(Error::Unsupported {
                         what: format!("device `{name}`"),
-                        expected: "sim:sm_80 or sim:sm_90a".into(),
+                        expected: "sim:sm_80, sim:sm_90a, sim:ascend910b or sim:ascend950".into(),
                         got: "a target that is not simulated yet".into(),
                     });
                 }
@@ -152,6 +157,7 @@ pub fn open_with(name: &str, settings: &Settings) -> Result<Device> {
 /// Devices of this machine, best first, without the null device.
 pub fn list(settings: &Settings) -> Vec<DeviceInfo> {
     let mut all = cuda::list();
+    all.extend(ascend::list(settings));
     all.push(cpu::Cpu::new(settings).info());
     all
 }
@@ -159,6 +165,11 @@ pub fn list(settings: &Settings) -> Vec<DeviceInfo> {
 /// Why there is no GPU here, for `doctor`; `None` if there is one.
 pub fn why_no_gpu() -> Option<Error> {
     cuda::count().err()
+}
+
+/// Why there is no Ascend NPU here, for `doctor`; `None` if there is one.
+pub fn why_no_npu(settings: &Settings) -> Option<Error> {
+    ascend::open(0, settings).err()
 }
 
 impl Device {
@@ -343,6 +354,7 @@ pub struct Event(pub(crate) EventKind);
 pub(crate) enum EventKind {
     Wall(std::time::Instant),
     Cuda(cuda::Timestamp),
+    Ascend(ascend::Timestamp),
 }
 
 impl Event {
@@ -354,13 +366,12 @@ impl Event {
         match (&self.0, &end.0) {
             (EventKind::Wall(a), EventKind::Wall(b)) => Ok(b.duration_since(*a).as_secs_f64() * 1e6),
             (EventKind::Cuda(a), EventKind::Cuda(b)) => a.elapsed_us(b),
-            (EventKind::Wall(_), EventKind::Cuda(_)) | (EventKind::Cuda(_), EventKind::Wall(_)) => {
-                Err(Error::Unsupported {
-                    what: "time between events".into(),
-                    expected: "events of one device".into(),
-                    got: "events of two".into(),
-                })
-            }
+            (EventKind::Ascend(a), EventKind::Ascend(b)) => a.elapsed_us(b),
+            (EventKind::Wall(_) | EventKind::Cuda(_) | EventKind::Ascend(_), _) => Err(Error::Unsupported {
+                what: "time between events".into(),
+                expected: "events of one device".into(),
+                got: "events of two".into(),
+            }),
         }
     }
 }

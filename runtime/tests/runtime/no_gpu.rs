@@ -121,7 +121,7 @@ fn a_stand_in_moves_tensors() {
     for line in [
         "Stand-in sm_90a sm_90a 132 13.0",
         "cuda:0: cannot allocate 1099511627776 bytes (12345 bytes are free); use a smaller problem or drop tensors",
-        "no device is called `cuda:3`; expected best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N (found here: cuda:0, cpu)",
+        "no device is called `cuda:3`; expected best, cpu, null, sim:sm_80, sim:sm_90a, sim:ascend910b, sim:ascend950, cuda:N or ascend:N (found here: cuda:0, cpu)",
         "download of f32 [5]: expected memory on cuda:0, got memory on cpu",
         "live 0",
     ] {

@@ -75,7 +75,7 @@ fn unknown_names_list_what_is_here() {
     let e = kiln_runtime::open("tpu").expect_err("no such device");
     assert!(
         e.to_string()
-            .starts_with("no device is called `tpu`; expected best, cpu, null, sim:sm_80, sim:sm_90a or cuda:N"),
+            .starts_with("no device is called `tpu`; expected best, cpu, null, sim:sm_80, sim:sm_90a, sim:ascend910b, sim:ascend950, cuda:N or ascend:N"),
         "{e}"
     );
     assert_eq!(e.exit_code(), 2);
