@@ -175,6 +175,8 @@ fn correct_kernels_are_right_and_silent() {
             assert!(right, "{case:?} gives other numbers");
             let moved = report.stats.pipes.iter().map(|p| p.bytes).sum::<u64>();
             assert!(moved > 0 && report.stats.flags > 0, "{:?}", report.stats);
+            let text = report.stats.to_string();
+            assert!(text.starts_with("model: pipe ") && text.lines().all(|l| l.starts_with("model: ")), "{text}");
         }
     }
 }

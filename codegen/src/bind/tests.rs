@@ -418,6 +418,7 @@ fn limits_name_the_axis() {
         cooperative: false,
         dependent_launch: false,
         grid: GridPlan::Blocks,
+        npu: None,
     };
     assert!(check_limits("k", &[1 << 30, 65535], &source(1024, caps.shared_bytes, [4, 2, 2]), &caps).is_ok());
     let text = |g: &[i64], threads, shared| {

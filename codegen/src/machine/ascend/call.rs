@@ -5,7 +5,7 @@ use super::copy::{In, Load, LoadShape, NdToNz, Out, Pad, ToL1};
 use super::cube::{Fixpipe, Product, Target};
 use super::numeric::Elem;
 use super::register::{BINARY, ROUND, UNARY};
-use super::vector::{Instruction, Op, Operand, Shape};
+use super::vector::{Action, Instruction, Operand, Shape};
 use super::{At, Code, Flow, Machine, Region, Work};
 use crate::machine::shadow::Use;
 
@@ -207,13 +207,13 @@ fn instruction(w: &mut Words<'_>) -> Option<Instruction> {
     let (kind, number, elem, other, scalar) = (w.word(), w.word() as usize, w.elem()?, w.elem()?, w.word());
     let (is_repeat, count, repeat) = (w.word() != 0, w.signed(), w.signed());
     let op = match kind {
-        0 => Op::Binary(*BINARY.get(number)?),
-        1 => Op::Scalar(*BINARY.get(number)?),
-        2 => Op::Unary(*UNARY.get(number)?),
-        3 => Op::Cast { from: other, round: *ROUND.get(number)? },
-        4 => Op::Duplicate,
-        5 => Op::Broadcast,
-        6 => *[Op::Sum, Op::Max, Op::Min].get(number)?,
+        0 => Action::Binary(*BINARY.get(number)?),
+        1 => Action::Scalar(*BINARY.get(number)?),
+        2 => Action::Unary(*UNARY.get(number)?),
+        3 => Action::Cast { from: other, round: *ROUND.get(number)? },
+        4 => Action::Duplicate,
+        5 => Action::Broadcast,
+        6 => *[Action::Sum, Action::Max, Action::Min].get(number)?,
         _ => return None,
     };
     let operands = w.word();

@@ -14,7 +14,7 @@ const REPEAT: usize = 256;
 /// One instruction.
 #[derive(Clone, Debug)]
 pub(super) struct Instruction {
-    pub op: Op,
+    pub op: Action,
     pub elem: Elem,
     pub scalar: u64,
     pub shape: Shape,
@@ -24,7 +24,7 @@ pub(super) struct Instruction {
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum Action {
     Binary(Binary),
     /// With a scalar.
     Scalar(Binary),
@@ -93,7 +93,7 @@ type Value = (u64, bool);
 impl Machine {
     pub(super) fn vector(&mut self, at: At, x: &Instruction) {
         let read = match x.op {
-            Op::Cast { from, .. } => from,
+            Action::Cast { from, .. } => from,
             _ => x.elem,
         };
         let size = read.bytes().max(x.elem.bytes());
@@ -117,11 +117,11 @@ impl Machine {
             }
         }
         let to_places = match x.op {
-            Op::Sum | Op::Max | Op::Min => {
+            Action::Sum | Action::Max | Action::Min => {
                 let Shape::Repeat { repeat, .. } = x.shape else { return };
                 (0..repeat as usize).map(|r| r * x.to.repeat as usize * x.elem.bytes()).collect()
             }
-            Op::Broadcast => {
+            Action::Broadcast => {
                 let Shape::Repeat { repeat, .. } = x.shape else { return };
                 let line = |r: usize, b: usize| (r * x.to.repeat as usize + b * x.to.block as usize) * LINE;
                 let lines: Vec<usize> = (0..repeat as usize).flat_map(|r| (0..8).map(move |b| line(r, b))).collect();
@@ -133,7 +133,7 @@ impl Machine {
         let mut inputs = vec![];
         for o in &x.from {
             let places = match (x.op, x.shape) {
-                (Op::Broadcast, Shape::Repeat { repeat, .. }) => {
+                (Action::Broadcast, Shape::Repeat { repeat, .. }) => {
                     (0..8 * repeat as usize).map(|i| i * read.bytes()).collect()
                 }
                 _ => x.shape.places(o, read.bytes()),
@@ -149,7 +149,7 @@ impl Machine {
                 "this instruction does not exist for {:?}{}",
                 x.elem,
                 match x.op {
-                    Op::Cast { from, round } => format!(" from {from:?} rounding {round:?}"),
+                    Action::Cast { from, round } => format!(" from {from:?} rounding {round:?}"),
                     _ => String::new(),
                 }
             );
@@ -251,21 +251,23 @@ impl Machine {
 fn compute(x: &Instruction, inputs: &[Vec<Value>], count: usize) -> Option<Vec<Value>> {
     let e = x.elem;
     match x.op {
-        Op::Duplicate => Some(vec![(x.scalar, true); count]),
-        Op::Binary(op) => {
+        Action::Duplicate => Some(vec![(x.scalar, true); count]),
+        Action::Binary(op) => {
             let pairs = inputs.first()?.iter().zip(inputs.get(1)?);
             pairs.map(|(a, b)| Some((numeric::binary(e, op, a.0, b.0)?, a.1 && b.1))).collect()
         }
-        Op::Scalar(op) => inputs.first()?.iter().map(|a| Some((numeric::binary(e, op, a.0, x.scalar)?, a.1))).collect(),
-        Op::Unary(op) => inputs.first()?.iter().map(|a| Some((numeric::unary(e, op, a.0)?, a.1))).collect(),
-        Op::Cast { from, round } => {
+        Action::Scalar(op) => {
+            inputs.first()?.iter().map(|a| Some((numeric::binary(e, op, a.0, x.scalar)?, a.1))).collect()
+        }
+        Action::Unary(op) => inputs.first()?.iter().map(|a| Some((numeric::unary(e, op, a.0)?, a.1))).collect(),
+        Action::Cast { from, round } => {
             inputs.first()?.iter().map(|a| Some((numeric::cast(from, e, round, true, a.0)?, a.1))).collect()
         }
-        Op::Broadcast => {
+        Action::Broadcast => {
             let each = LINE / e.bytes();
             Some(inputs.first()?.iter().flat_map(|&v| std::iter::repeat_n(v, each)).collect())
         }
-        Op::Sum | Op::Max | Op::Min => {
+        Action::Sum | Action::Max | Action::Min => {
             let Shape::Repeat { mask, .. } = x.shape else { return None };
             if !matches!(e, Elem::F32 | Elem::F16) {
                 return None;
@@ -273,12 +275,12 @@ fn compute(x: &Instruction, inputs: &[Vec<Value>], count: usize) -> Option<Vec<V
             let reduce = |lanes: &[Value]| {
                 let numbers = lanes.iter().map(|v| e.number(v.0));
                 let value = match x.op {
-                    Op::Sum => {
+                    Action::Sum => {
                         let mut all: Vec<f32> = numbers.collect();
                         all.resize(REPEAT / e.bytes(), 0.0);
                         numeric::tree(all)
                     }
-                    Op::Min => {
+                    Action::Min => {
                         numbers.fold(f32::INFINITY, |a, b| if b.is_nan() || a.is_nan() { f32::NAN } else { a.min(b) })
                     }
                     _ => numbers
