@@ -114,12 +114,12 @@ fn split_reduced(k: &mut Kernel, role: RoleId, body: BlockId) -> Result<(), Reas
         if !set || hold {
             return Err(format!("`{}` is reduced and accumulated, or goes on", k.buffer(acc).name));
         }
-        if !twins.contains_key(&acc) {
+        if let std::collections::btree_map::Entry::Vacant(twin) = twins.entry(acc) {
             let mut own = k.buffer(acc).clone();
             own.name = format!("{}_product", own.name);
             own.role = Some(role);
             k.buffers.push(own);
-            twins.insert(acc, BufferId(k.buffers.len() as u32 - 1));
+            twin.insert(BufferId(k.buffers.len() as u32 - 1));
             k.buffers[acc.0 as usize].space = Space::Shared;
         }
     }

@@ -301,7 +301,7 @@ impl Lower<'_> {
         done
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     fn fill(
         &mut self,
         id: OpId,
@@ -616,7 +616,7 @@ impl Lower<'_> {
     }
 
     /// The cube's part of a product: K in steps through L0, then out.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     fn cube_step(
         &mut self,
         oa: &Operand,
@@ -797,7 +797,7 @@ impl Lower<'_> {
     }
 
     /// A vector core's part of a product: its rows into its tile.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     fn take(
         &mut self,
         id: OpId,

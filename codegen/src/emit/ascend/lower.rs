@@ -166,7 +166,7 @@ impl<'a> Lower<'a> {
             // The last register of a row reaches past the row's end; nothing that the same function stores may lie there.
             bytes += 256 - align;
         }
-        let elements = if size == 0 { 0 } else { bytes / size };
+        let elements = bytes.checked_div(size).unwrap_or(0);
         self.bufs.push(Buf { name, ty, elements, bytes, slots: 1, place, whole: false, span, what, offset: 0 });
         BufId(self.bufs.len() - 1)
     }

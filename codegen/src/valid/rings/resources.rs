@@ -62,7 +62,7 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
         let r = roles.role(role);
         walk(k, body, &mut |id, op| {
             if let Op::Sched(SchedOp::Wgmma { a, b, hold, scales, release, .. }) = op {
-                if r.warps != 4 || r.one_thread || r.first_warp % 4 != 0 {
+                if r.warps != 4 || r.one_thread || !r.first_warp.is_multiple_of(4) {
                     let m = format!(
                         "a product of a warp group in role `{}` of {} warps from warp {}",
                         r.name, r.warps, r.first_warp
