@@ -142,6 +142,10 @@ fn written_roles_run_on_the_simulated_chip() {
     use kiln::prelude::KernelConfig as _;
     use kiln_codegen::abi::{Arg, Launch};
     use kiln_codegen::ir::{DType, Literal};
+    if std::env::var("SLOW").as_deref() != Ok("1") {
+        println!("skipped: 384 threads with a softmax are slow on the simulated chip; SLOW=1 runs them");
+        return;
+    }
     let settings = Settings::from_env();
     if let Err(e) = std::process::Command::new(&settings.cxx).arg("--version").output() {
         let text = format!("no C++ compiler `{}` for the simulator: {e}", settings.cxx.display());
