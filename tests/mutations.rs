@@ -323,5 +323,6 @@ fn every_mutation_is_noticed_by_whom_the_report_says() {
     assert!(unexplained.is_empty(), "nothing notices, and no reason is written down:\n{}", unexplained.join("\n"));
     let caught = rows.iter().filter(|r| r.1 != "nothing").count();
     assert!(rows.len() >= 40 && caught * 20 >= rows.len() * 19, "only {caught} of {} are noticed", rows.len());
-    assert!(old == text, "docs/mutations.md is out of date; run with BLESS=1 and read the diff:\n{text}");
+    let blessed = std::env::var_os("BLESS").is_some();
+    assert!(blessed || old == text, "docs/mutations.md is out of date; run with BLESS=1 and read the diff:\n{text}");
 }
