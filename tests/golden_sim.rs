@@ -162,6 +162,36 @@ fn golden_cases_pass_on_the_simulated_chip() {
     assert!(ops.len() >= 32, "only {} operators have golden cases", ops.len());
 }
 
+/// Random grouped products on a GPU, each judged and none stuck: 1,000 of them with `KILN_DEVICE=cuda:0`, 10,000 with `SLOW=1`.
+#[test]
+fn random_grouped_products_on_a_gpu() {
+    let name = std::env::var("KILN_DEVICE").unwrap_or_default();
+    if !name.starts_with("cuda:") {
+        println!("skipped: needs a GPU; KILN_DEVICE=cuda:0 names one");
+        return;
+    }
+    let count = if std::env::var("SLOW").is_ok_and(|v| v == "1") { 10_000 } else { 1_000 };
+    let device = open_with(&name, &Settings::from_env()).unwrap_or_else(|e| panic!("{e}"));
+    let registry = kiln_kernels::registry();
+    let grouped = ["gemm_m_grouped_contiguous", "gemm_m_grouped_masked", "gemm_k_grouped"];
+    let start = Instant::now();
+    for seed in 0..count {
+        let name = grouped[seed as usize % grouped.len()];
+        let op = registry.iter().find(|op| op.info().name == name).expect("an operator");
+        let p = random::problem(name, seed).expect("a known operator");
+        let placed = place(&device, op.as_ref(), &p.inputs, &p.params, &DefaultConfigs);
+        let placed = placed.unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+        let got = outputs(&device, &placed).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}"));
+        let problem = HostProblem { tensors: p.inputs.clone(), params: p.params.clone() };
+        let mut all = p.inputs.clone();
+        all.extend(op.reference(&problem).unwrap_or_else(|e| panic!("{name}, seed {seed}: {e}")));
+        let metric = op.tolerance("d", &p.params).into();
+        let v = judge("d", &metric, &Comparison { case: &all, got: &got, params: &p.params });
+        assert!(v.ok, "{name}, seed {seed}: {} {:.3e}: {}", v.metric, v.value, v.reason);
+    }
+    println!("{count} products in {:.1} s", start.elapsed().as_secs_f64());
+}
+
 /// Rows so far apart that their offsets need 64 bits, on a GPU: `KILN_DEVICE=cuda:0`, with 16 GiB of memory free.
 /// `golden_vm.rs` has the same on the tile VM, where only the rows themselves exist.
 #[test]

@@ -9,6 +9,8 @@ use kiln_codegen::spec::{ParamValue, Params};
 use kiln_kernels::numeric::Tensors;
 use std::collections::BTreeMap;
 
+#[path = "grouped.rs"]
+mod grouped;
 #[path = "routing.rs"]
 mod routing;
 
@@ -114,7 +116,7 @@ pub fn problem(op: &str, seed: u64) -> Option<Random> {
         "mha_prefill_dense" => prefill_dense(d, &mut r),
         "mla_prefill_sparse" => prefill_sparse(d, &mut r),
         "mhc_expand" | "mhc_pre" | "mhc_post" | "mhc_sinkhorn" | "mhc_head_mix" => hyper(op, d, &mut r),
-        _ => return routing::problem(op, d, &mut r).then_some(r),
+        _ => return (routing::problem(op, d, &mut r) || grouped::problem(op, d, &mut r)).then_some(r),
     }
     Some(r)
 }
