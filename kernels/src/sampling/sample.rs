@@ -40,7 +40,7 @@ use std::sync::Arc;
 pub struct SampleConfig {
     /// Warps of a block.
     #[numerics]
-    #[tune(32, 16, 8)]
+    #[tune(16, 8, 32)]
     pub warps: usize,
 }
 
