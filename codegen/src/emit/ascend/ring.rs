@@ -16,7 +16,8 @@ pub fn double(nodes: &mut [Node], bufs: &mut [Buf]) -> BTreeSet<BufId> {
     let Node::Loop { body, .. } = &nodes[at] else { return none };
     let (mut reading, mut writing): (BTreeMap<BufId, BTreeSet<Pipe>>, BTreeMap<BufId, BTreeSet<Pipe>>) =
         Default::default();
-    let mut fits = !body.iter().any(|n| matches!(n, Node::Leave(_) | Node::Group(_)));
+    // Scalars come with the copies, so loops and branches may not compute any.
+    let mut fits = !body.iter().any(|n| matches!(n, Node::Leave(_) | Node::Group(_)) || computes(n));
     let mut note = |i: &Inst, nested: bool| {
         let copies = matches!(i.pipe, Pipe::Mte2 | Pipe::Mte3);
         fits &= i.core == Core::Vector && (i.pipe == Pipe::V || copies && !nested);
@@ -142,4 +143,14 @@ pub fn double(nodes: &mut [Node], bufs: &mut [Buf]) -> BTreeSet<BufId> {
     first.extend(last);
     nodes[at] = Node::Group(first);
     all
+}
+
+/// True if a loop or branch computes scalars or is left early.
+fn computes(n: &Node) -> bool {
+    let any = |list: &[Node]| list.iter().any(|n| matches!(n, Node::Say(..) | Node::Leave(_)) || computes(n));
+    match n {
+        Node::Loop { body, .. } => any(body),
+        Node::If { then, els, .. } => any(then) || any(els),
+        Node::Inst(_) | Node::Say(..) | Node::At(..) | Node::Group(_) | Node::Leave(_) => false,
+    }
 }
