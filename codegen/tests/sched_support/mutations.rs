@@ -44,7 +44,6 @@ const PARTS: &str = "gemm_bf16_parts";
 const SHARED: &str = "gemm_fp8_plain, in clusters of 2";
 const BLOCKS: &str = "gemm_fp8_few, by turns of 1";
 const TURNS: &str = "gemm_fp8_few, by turns of 2";
-const CHAINS: &str = "gemm_fp8_few, by turns of 4";
 const ROWS: &str = "gemm_fp8_masked, in clusters of 2";
 const MATH: &str = "program 1 {";
 
@@ -390,7 +389,6 @@ pub const TABLE: &[Mutation] = &[
         "the inbox is too small",
         &[("", "alloc @parts: shared f32[3, 1024]", "alloc @parts: shared f32[2, 1024]")],
     ),
-    row(TURNS, "the inbox lies where the ring does", &[("", "alloc @parts", "alloc @parts")]),
     row(
         TURNS,
         "added up in the loop",
@@ -401,7 +399,6 @@ pub const TABLE: &[Mutation] = &[
         )],
     ),
     row(TURNS, "one block's instances add up", &[("", "cluster 2 axis none", "cluster 1 axis none")]),
-    row(CHAINS, "the parts change their places", &[(MATH, "combine", "combine")]),
     row(ROWS, "the loads walk over all tiles", &[("program 0 {", " rows $count by 128", "")]),
     row(
         ROWS,
