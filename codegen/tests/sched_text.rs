@@ -81,7 +81,6 @@ fn sums_of_parts_and_rows_of_groups_give_the_bits_of_the_plain_kernel() {
         let built = kiln_codegen::compile::check(parse::kernel(&text).unwrap_or_else(|e| panic!("{e:?}")));
         let built = built.unwrap_or_else(|e| panic!("{name}: {e:?}"));
         let form = mutations::form(name);
-        println!("TEMP {name}\n{}", form.text);
         let facts = kiln_codegen::valid::check(&form.kernel).unwrap_or_else(|found| {
             panic!("{name}: {}\n{}", found.iter().map(ToString::to_string).collect::<String>(), form.text)
         });
