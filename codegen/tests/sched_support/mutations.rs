@@ -195,8 +195,11 @@ impl Form {
         match roles::run(kernel, &facts, &self.syms, &args, &Schedule::series(3)) {
             Err(found) => Err(codes(found.iter().map(|d| d.code))),
             Ok(r) if !r.findings.is_empty() => {
-                let name =
-                    |d: &kiln_codegen::diag::Diagnostic| d.message.split(':').next().unwrap_or_default().to_string();
+                // Findings of the model begin with their name, others have a code only.
+                let name = |d: &kiln_codegen::diag::Diagnostic| match d.message.split_once(':') {
+                    Some((name, _)) if name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_') => name.to_string(),
+                    Some(_) | None => d.code.to_string(),
+                };
                 let names: Vec<String> = r.findings.iter().map(name).collect();
                 Err(codes(names.iter().map(String::as_str)))
             }
