@@ -122,8 +122,8 @@ fn compile_here(rtc: &Rtc, source: &Source, launch: &NpuLaunch) -> std::result::
         // SAFETY: the address of a live number.
         let asked = ok("aclrtcGetCompileLogSize", unsafe { rtc.aclrtcGetCompileLogSize(program.1, &mut bytes) });
         let mut log = vec![0u8; bytes + 1];
-        // SAFETY: the room the compiler asked for.
         let read = asked.and_then(|()| {
+            // SAFETY: the room the compiler asked for.
             ok("aclrtcGetCompileLog", unsafe { rtc.aclrtcGetCompileLog(program.1, log.as_mut_ptr().cast()) })
         });
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_string();
