@@ -187,9 +187,6 @@ fn emitted_kernels_equal_the_vm() {
                     continue;
                 }
             };
-            if std::env::var_os("SHOW").is_some() {
-                println!("{}", lowered.source.text);
-            }
             for (round, size) in [3i64, 37].into_iter().enumerate() {
                 let syms: Vec<i64> = built.kernel.syms.iter().map(|s| s.multiple_of * size).collect();
                 let args = arguments(&built.kernel, &syms, 7 + round as u64);

@@ -73,7 +73,7 @@ impl Sizes {
         let record = NAMES.iter().find(|(n, _)| *n == name).map_or(Record::V32, |(_, record)| *record);
         let page = p::count(op, params, "block_size", Some(64))?;
         let want = record.width(p::count(op, params, "head_dim", Some(width.max(1)))?);
-        if want != width || width % 8 != 0 {
+        if want != width || !width.is_multiple_of(8) {
             let message = format!("tokens of {width} columns; the layout `{name}` has {want}, a multiple of 8");
             return Err(p::refuse(op, message));
         }
