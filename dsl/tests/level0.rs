@@ -309,7 +309,15 @@ fn precise_functions_stay_within_two_places() {
     let mut x: Vec<f32> = (-880..=880).map(|i| i as f32 * 0.1).collect();
     // Where digits get lost: near 1 for the logarithm, near 0 and far out for the others.
     x.extend((1..200).flat_map(|i| [1.0 + i as f32 * 6e-8, 1.0 - i as f32 * 6e-8, i as f32 * 1e-9, i as f32 * -0.37]));
-    x.extend([0.5, 2.0, f32::MIN_POSITIVE, 0.707_106_7, std::f32::consts::FRAC_1_SQRT_2, 1e-20, 87.9]);
+    x.extend([
+        0.5,
+        2.0,
+        f32::MIN_POSITIVE,
+        std::f32::consts::FRAC_1_SQRT_2,
+        std::f32::consts::FRAC_1_SQRT_2.next_up(),
+        1e-20,
+        87.9,
+    ]);
     x.retain(|x| *x != 0.0);
     let n = x.len();
     let given = HostTensor::from_f64(Data::F32, &[n], &x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
