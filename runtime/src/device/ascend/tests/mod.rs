@@ -210,14 +210,14 @@ fn mixed_kernels_and_scratch_run_on_the_older_chip() {
 #[test]
 fn what_is_missing_is_named() {
     let nowhere = Path::new("/nonexistent/cann");
-    let e = open_with("ascend:0", &settings(&[nowhere])).err().expect("no CANN there");
+    let Err(e) = open_with("ascend:0", &settings(&[nowhere])) else { panic!("no CANN there") };
     let text = e.to_string();
     assert_eq!(e.exit_code(), 3, "{text}");
     assert!(text.contains("/nonexistent/cann/lib64/libascendcl.so") && text.contains("ASCEND_HOME_PATH"), "{text}");
 
     let home = stand_in("Ascend950PR_9579", 3510, &["-DWITHOUT_LAUNCH"]);
     let (device, _library) = device(home.path());
-    let e = open_with("ascend:7", &settings(&[home.path()])).err().expect("one device");
+    let Err(e) = open_with("ascend:7", &settings(&[home.path()])) else { panic!("one device") };
     assert!(e.to_string().contains("counts 1 devices") && e.exit_code() == 3, "{e}");
     let (x, y) = (device.zeros(DType::F32, &[8]).expect("fits"), device.zeros(DType::F32, &[8]).expect("fits"));
     let stream = device.stream().expect("opens");
@@ -227,7 +227,7 @@ fn what_is_missing_is_named() {
     assert!(matches!(e, Error::OutOfMemory { .. }), "{e}");
 
     let home = stand_in("Ascend310P3", 3510, &[]);
-    let e = open_with("ascend:0", &settings(&[home.path()])).err().expect("another chip");
+    let Err(e) = open_with("ascend:0", &settings(&[home.path()])) else { panic!("another chip") };
     assert!(e.to_string().contains("Ascend310P3"), "{e}");
 }
 
