@@ -155,8 +155,8 @@ fn invariance_rows_name_kernel_target_dimension_and_status() {
     fields(&audit, "invariance", &["kernel", "target", "dim", "status", "where"]);
     let status =
         |kernel: &str| audit.iter().filter(|r| r["kernel"] == kernel).map(|r| &r["status"]).collect::<Vec<_>>();
-    assert_eq!(status("rmsnorm"), ["proven"; 4]);
-    assert_eq!(status("vector_add"), ["none"; 4]);
+    assert_eq!(status("rmsnorm"), ["proven"; 6]);
+    assert_eq!(status("vector_add"), ["none"; 6]);
     let check = rows(&["invariance", "check", "rmsnorm", "--device", "cpu"], 0);
     assert!(check.len() == 1 && check[0]["status"] == "tested" && check[0]["dim"] == "t", "{check:?}");
     refused(&["invariance", "audit", "rmsnrom"], 2, &["rmsnorm"]);
@@ -190,7 +190,11 @@ fn check_compiles_or_says_why_not() {
     fields(&vm, "check", &more);
     let gpu = rows(&["check", "rmsnorm"], 0);
     for r in &gpu {
-        assert!(r["status"] == "ok" || r["status"] == "skip", "{r}");
+        // An Ascend target may have no form of a kernel; it says so with the code of the missing form.
+        let no_form = r["target"].as_str().is_some_and(|t| t.starts_with("ascend"))
+            && r["status"] == "refused"
+            && r["messages"].to_string().contains("error[C03");
+        assert!(r["status"] == "ok" || r["status"] == "skip" || no_form, "{r}");
         if r["status"] == "skip" {
             eprintln!("skipped: {}", r["messages"]);
         }

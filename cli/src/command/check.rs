@@ -256,8 +256,11 @@ fn row(job: &Job, toolchain: &Result<Arc<Toolchain>, String>, count: bool) -> Va
     let start = Instant::now();
     if job.target.npu().is_some() {
         // The vendor's compiler is not looked for: the text is made, which is where a kernel that does not fit is refused.
-        let text = front::build(step.kernel.as_ref(), &step.request).and_then(|b| front::source(&b, job.target));
-        return match text {
+        let built = match front::build(step.kernel.as_ref(), &step.request) {
+            Ok(built) => built,
+            Err(list) => return end(job.refused_as, vec![crate::diagnostics::render(&list)]),
+        };
+        return match front::source(&built, job.target) {
             Ok(_) => {
                 row["compile_ms"] = json!((start.elapsed().as_secs_f64() * 1e4).round() / 10.0);
                 row
