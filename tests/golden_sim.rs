@@ -318,7 +318,7 @@ const WARP_GROUPS: [WarpGroups; 8] = [
         "gemm_fp8",
         &[("m", 5), ("n", 200), ("k", 1200)],
         &[],
-        &[("rows", 8), ("k_splits", 2), ("k_chains", 2), ("slots", 5)],
+        &[("rows", 8), ("k_splits", 2), ("k_chains", 2), ("slots", 6)],
     ),
     (
         "gemm_fp8",

@@ -157,7 +157,7 @@ fn choose(splits: &[Split], share: f64) -> Vec<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn split(name: &'static str, pieces: usize) -> Split {
         Split { name, pieces, tensors: vec![] }
@@ -182,7 +182,7 @@ mod tests {
     /// those pieces of the reference, to the bit.
     #[test]
     fn pieces_do_not_know_of_each_other() {
-        let mut cut = BTreeMap::new();
+        let (mut cut, mut cuttable) = (BTreeMap::new(), BTreeSet::new());
         for op in kiln_kernels::registry() {
             let name = op.info().name;
             for case in op.cases() {
@@ -190,6 +190,9 @@ mod tests {
                 let splits = op.splits(&runner::specs(&inputs), &case.params);
                 let all = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
                 let whole = op.reference(&all).unwrap();
+                if !splits.is_empty() {
+                    cuttable.insert(name);
+                }
                 // Each axis alone, then all together.
                 for turn in 0..=splits.len() {
                     let used = |i: usize| turn == splits.len() || turn == i;
@@ -210,8 +213,15 @@ mod tests {
                     }
                 }
             }
-            if op.info().bench_name.is_some() {
+            let timed = op.info().bench_name.is_some();
+            if timed && cuttable.contains(name) {
                 assert!(cut.contains_key(name), "{name} has a bench; no case of it was cut by what `splits` says");
+            } else if timed {
+                // Every output depends on all tokens, or the reference is cheap: judged whole or, when large, not at all.
+                assert!(
+                    ["moe_fused_mapping", "ep_dispatch_layout"].contains(&name),
+                    "{name} says of no case how to cut it"
+                );
             }
         }
     }
@@ -232,6 +242,9 @@ mod tests {
                 let case = op.bench_case(&shape).unwrap();
                 let mut specs = crate::instance::input_specs(&case);
                 let splits = op.splits(&specs, &case.params);
+                if splits.is_empty() {
+                    continue; // `judge` takes none that is too large.
+                }
                 let picks = choose(&splits, FIRST / work(&op.cost(&specs, &case.params)).max(1.0));
                 for (split, pieces) in splits.iter().zip(&picks) {
                     for (tensor, axis, span) in &split.tensors {
@@ -241,8 +254,9 @@ mod tests {
                     }
                 }
                 let left = work(&op.cost(&specs, &case.params));
-                // One query of an indexer over 65536 keys is the largest piece: seconds, not minutes.
-                assert!(left <= 10.0 * FIRST, "{name} {shape:?}: {left:e} operations for {picks:?}");
+                // The largest pieces, seconds and not minutes: one query of an indexer over 65536 keys, a group of 1024 rows by
+                // 128 columns over 7168 (2.2e9 with its bytes).
+                assert!(left <= 12.0 * FIRST, "{name} {shape:?}: {left:e} operations for {picks:?}");
             }
         }
     }

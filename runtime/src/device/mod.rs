@@ -29,6 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a kind of device implements.
 pub(crate) trait Backend: Debug + Send + Sync {
     fn name(&self) -> &str;
+    /// Device its memory says it is on: another one where both are the host's.
+    fn memory_device(&self) -> &str {
+        self.name()
+    }
     fn info(&self) -> DeviceInfo;
     /// Zeroed memory.
     fn alloc(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
@@ -326,7 +330,7 @@ impl Stream {
 
     fn bind<'a>(&self, launch: &'a Launch, args: Vec<kiln_codegen::abi::Arg>) -> Result<Ready<'a>> {
         let bound = bind::bind(&*launch.kernel, &launch.config, &args)?;
-        let here = self.device.name();
+        let here = self.device.backend.memory_device();
         for (param, arg) in launch.kernel.info().params.iter().zip(&args) {
             if let kiln_codegen::abi::Arg::Tensor(v) = arg
                 && v.memory.device() != here
