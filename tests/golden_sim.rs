@@ -379,7 +379,7 @@ fn warp_group_forms_keep_their_bits_in_every_order() {
         let placed =
             place(&device, op.as_ref(), &inputs, &params, &With(config.to_vec())).unwrap_or_else(|e| panic!("{e}"));
         let last = placed.plan.steps.last().expect("a launch");
-        scheduled(last).unwrap_or_else(|why| panic!("{name} {config:?} keeps the portable form: {why}"));
+        scheduled(&device, last).unwrap_or_else(|why| panic!("{name} {config:?} keeps the portable form: {why}"));
         outputs(&device, &placed).unwrap_or_else(|e| panic!("{name} {config:?}: {e}"));
         println!("{:>6} ms {n} {name} {config:?}", start.elapsed().as_millis());
     }
@@ -398,7 +398,7 @@ fn warp_group_forms_give_the_bits_of_the_tile_vm() {
         let configs = With(config.to_vec());
         let placed = place(&device, op.as_ref(), &inputs, &params, &configs).unwrap_or_else(|e| panic!("{e}"));
         let last = placed.plan.steps.last().expect("a launch");
-        scheduled(last).unwrap_or_else(|why| panic!("{name} {config:?} keeps the portable form: {why}"));
+        scheduled(&device, last).unwrap_or_else(|why| panic!("{name} {config:?} keeps the portable form: {why}"));
         let got = outputs(&device, &placed).unwrap_or_else(|e| panic!("{name} {config:?}: {e}"));
         let options = vm::Options::default();
         let want = tile_vm::run(op.as_ref(), &inputs, &params, &configs, &options).unwrap_or_else(|e| panic!("{e}"));
@@ -415,13 +415,9 @@ fn warp_group_forms_give_the_bits_of_the_tile_vm() {
 }
 
 /// Whether a launch has a schedule on the target with warp groups.
-fn scheduled(step: &kiln_codegen::abi::Launch) -> Result<(), String> {
+fn scheduled(device: &Device, step: &kiln_codegen::abi::Launch) -> Result<(), String> {
     let whole = |a: &Arg| match a {
-        Arg::Workspace { dtype, shape, .. } => {
-            let bytes = vec![0; dtype.bytes(shape.iter().product())];
-            let memory = std::sync::Arc::new(kiln_codegen::host_memory::HostMemory::from_bytes(&bytes));
-            Arg::Tensor(TensorView::contiguous(*dtype, shape, memory))
-        }
+        Arg::Workspace { dtype, shape, .. } => Arg::Tensor(device.zeros(*dtype, shape).expect("a workspace fits")),
         Arg::Tensor(_) | Arg::Scalar(_) | Arg::Absent => a.clone(),
     };
     let args: Vec<Arg> = step.args.iter().map(whole).collect();
