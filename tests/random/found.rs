@@ -15,6 +15,10 @@ const FOUND: &[(&str, &str)] = &[
     ("absmax_of_the_smallest", include_str!("found/absmax_of_the_smallest.tile")),
     // A choice as the addend of a sum was printed without parentheses.
     ("region_of_a_choice", include_str!("found/region_of_a_choice.tile")),
+    // A C++ compiler made 0 - (float)i the negative of a float, which is -0 for 0.
+    ("zero_less_an_integer", include_str!("found/zero_less_an_integer.tile")),
+    // Every operation on e5m2 saturates; the interpreter's reductions kept infinities.
+    ("largest_of_infinities", include_str!("found/largest_of_infinities.tile")),
 ];
 
 /// A text and the value of its dimensions.

@@ -15,17 +15,27 @@ pub trait Combine: Lane {
     fn combine(op: ReduceOp, dtype: DType, a: Self, b: Self) -> Self;
 }
 
+/// Infinities saturate in every operation on `e5m2`; here once an element instead of once a step.
+fn saturated(dtype: DType, x: f32) -> f32 {
+    const LARGEST: f32 = 57344.0;
+    if dtype == DType::E5m2 { x.clamp(-LARGEST, LARGEST) } else { x }
+}
+
 impl Combine for f32 {
-    fn identity(op: ReduceOp, _dtype: DType) -> f32 {
+    fn identity(op: ReduceOp, dtype: DType) -> f32 {
         match op {
             ReduceOp::Sum | ReduceOp::AbsMax | ReduceOp::And | ReduceOp::Or => 0.0,
-            ReduceOp::Max => f32::NEG_INFINITY,
-            ReduceOp::Min => f32::INFINITY,
+            ReduceOp::Max => saturated(dtype, f32::NEG_INFINITY),
+            ReduceOp::Min => saturated(dtype, f32::INFINITY),
         }
     }
     #[inline(always)]
-    fn element(op: ReduceOp, _dtype: DType, x: f32) -> f32 {
-        if op == ReduceOp::AbsMax { x.abs() } else { x }
+    fn element(op: ReduceOp, dtype: DType, x: f32) -> f32 {
+        match op {
+            ReduceOp::AbsMax => saturated(dtype, x.abs()),
+            ReduceOp::Max | ReduceOp::Min => saturated(dtype, x),
+            ReduceOp::Sum | ReduceOp::And | ReduceOp::Or => x,
+        }
     }
     #[inline(always)]
     fn combine(op: ReduceOp, dtype: DType, a: f32, b: f32) -> f32 {

@@ -398,7 +398,13 @@ impl Emitter<'_> {
     /// `a op b`.
     pub fn binary(&mut self, d: DType, op: BinaryOp, a: Text, b: Text) -> Text {
         if d.is_float() {
-            let (x, y) = (self.lift_f32(d, a), self.lift_f32(d, b));
+            let nothing = a.s == "0.0f" || a.s.ends_with(")0x0");
+            let (mut x, y) = (self.lift_f32(d, a), self.lift_f32(d, b));
+            if op == BinaryOp::Sub && nothing {
+                // GCC (12 and 13) makes the minus of an integer's float of it, which for 0 is -0.
+                self.need(Snippet::Opaque);
+                x = Text::call("opaque", &[&x]);
+            }
             let r = match op {
                 BinaryOp::Add => Text::binary(&x, "+", &y, ADD),
                 BinaryOp::Sub => Text::binary(&x, "-", &y, ADD),
