@@ -7,6 +7,7 @@ pub mod emit;
 pub mod explain;
 pub mod invariance;
 pub mod list;
+pub mod model;
 pub mod new;
 pub mod run;
 pub mod tour;
