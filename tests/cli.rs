@@ -506,6 +506,57 @@ fn projects_are_made_whole_or_not_at_all() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+#[test]
+fn models_are_described_and_compared() {
+    let case = "tests/data/models/v3";
+    let described = rows(&["model", "inspect", case], 0);
+    let names = [
+        "dir",
+        "architecture",
+        "files",
+        "tensors",
+        "bytes",
+        "bytes_by_dtype",
+        "layers",
+        "cache_bytes_per_token",
+        "faults",
+    ];
+    fields(&described, "model inspect", &names);
+    assert_eq!((&described[0]["architecture"], &described[0]["tensors"]), (&"v3".into(), &91.into()));
+    // Three layers of 32 + 16 numbers of two bytes.
+    assert_eq!(described[0]["cache_bytes_per_token"], 288.0);
+    assert!(stdout(&kiln(&["model", "inspect", case])).contains("latent; experts"));
+
+    let checks = rows(&["model", "verify", case, "tests/data/models/v41"], 0);
+    fields(&checks, "model verify", &["case", "check", "status", "value", "limit", "device", "reason"]);
+    let status = |case: &str| -> BTreeSet<_> {
+        checks.iter().filter(|r| r["case"] == case).filter_map(|r| r["status"].as_str()).collect()
+    };
+    assert_eq!(status("v3"), BTreeSet::from(["ok"]));
+    assert!(status("v41").is_subset(&BTreeSet::from(["ok", "skip"])), "{checks:?}");
+
+    refused(&["model"], 2, &["kiln model"]);
+    refused(&["model", "verify"], 2, &["<DIRS>"]);
+    refused(&["model", "inspect", "no/such"], 2, &["no/such/config.json", "next:"]);
+    refused(&["model", "verify", "tests/data/units"], 2, &["tests/data/units/case.json", "next:"]);
+    let dir = tempfile::tempdir().unwrap();
+    let config = std::fs::read_to_string(root().join(case).join("config.json")).unwrap();
+    std::fs::write(dir.path().join("config.json"), config.replace("\"n_group\": 4", "\"n_group\": 3")).unwrap();
+    let at = dir.path().to_str().unwrap();
+    refused(
+        &["model", "inspect", at],
+        2,
+        &["`n_group`", "expected a divisor of `n_routed_experts`, 8, got 3", "next:"],
+    );
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    refused(&["model", "inspect", at], 2, &["model.safetensors.index.json", "found neither"]);
+    let model = root().join("tests/data/models/v32/model.safetensors");
+    std::fs::copy(model, dir.path().join("model.safetensors")).unwrap();
+    let found = rows(&["model", "inspect", at], 1);
+    let faults = found[0]["faults"].as_array().unwrap();
+    assert!(faults.iter().any(|f| f["kind"] == "extra" && f["tensor"].as_str().unwrap().contains("indexer")));
+}
+
 /// The table between the markers of `README.md`: which operator has text for which target.
 #[test]
 fn the_support_table_of_the_readme_is_current() {

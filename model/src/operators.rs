@@ -521,8 +521,10 @@ pub struct Mixing<'a> {
 /// How a site's result returns to the streams.
 #[derive(Clone, Debug)]
 pub struct Expansion {
-    post: TensorView,
-    comb: TensorView,
+    /// Weight of the result in each stream, `[t, n]`.
+    pub post: TensorView,
+    /// Weights of the streams in each other, `[t, n, n]`, the first index the one that is read.
+    pub comb: TensorView,
 }
 
 /// Rows to compress.
