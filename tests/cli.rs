@@ -535,7 +535,7 @@ fn models_are_described_and_compared() {
     assert_eq!(status("v3"), BTreeSet::from(["ok"]));
     assert!(status("v41").is_subset(&BTreeSet::from(["ok", "skip"])), "{checks:?}");
 
-    refused(&["model"], 2, &["kiln model"]);
+    refused(&["model"], 2, &["inspect", "verify", "Usage:"]);
     refused(&["model", "verify"], 2, &["<DIRS>"]);
     refused(&["model", "inspect", "no/such"], 2, &["no/such/config.json", "next:"]);
     refused(&["model", "verify", "tests/data/units"], 2, &["tests/data/units/case.json", "next:"]);

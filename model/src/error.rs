@@ -20,13 +20,6 @@ pub enum Error {
     Operator(OpError),
     /// The device.
     Device(kiln_runtime::Error),
-    /// A family this crate has no forward pass for.
-    Unsupported {
-        /// Its `config.json`.
-        place: PathBuf,
-        /// The family.
-        family: &'static str,
-    },
     /// Another file, or a request the model cannot serve: place, expected, got, next step.
     Input {
         /// File or option.
@@ -52,10 +45,6 @@ impl fmt::Display for Error {
             Error::Device(e) => e.fmt(f),
             Error::Input { place, expected, got, next } => {
                 write!(f, "{}: expected {expected}, got {got}\n  next: {next}", place.display())
-            }
-            Error::Unsupported { place, family } => {
-                write!(f, "{}: expected a model of the families v3, v32 or v4, got {family}", place.display())?;
-                write!(f, "\n  next: `kiln model inspect DIR` reads it; its forward pass is not implemented")
             }
             Error::Tensors(faults) => {
                 const SHOWN: usize = 10;

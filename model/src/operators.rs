@@ -373,7 +373,8 @@ impl Operators {
         ];
         let inputs = [("residual", h), ("fn", w.fn_), ("scale", w.scale), ("base", w.base)];
         let out = self.call("mhc_pre", &inputs, &[], &params)?;
-        Ok((out["layer_input"].clone(), Expansion { post: out["post_mix"].clone(), comb: out["comb_mix"].clone() }))
+        let [x, pre, post, comb] = ["layer_input", "pre_mix", "post_mix", "comb_mix"].map(|name| out[name].clone());
+        Ok((x, Expansion { pre, post, comb }))
     }
 
     /// The streams after a site gave `y`.
@@ -394,11 +395,11 @@ impl Operators {
         self.one("mhc_head_mix", &inputs, &[("pre_eps", ParamValue::Float(eps))], "y")
     }
 
-    /// One entry for each whole group of rows of `kv` and `score`, normalised and turned.
+    /// One entry for each whole group of rows of `kv` and `score`: the mean, and the mean normalised and turned.
     ///
     /// # Errors
     /// The operator's and the device's.
-    pub fn compress(&self, c: &Compress<'_>) -> Result<TensorView> {
+    pub fn compress(&self, c: &Compress<'_>) -> Result<[TensorView; 2]> {
         let inputs = [
             ("kv", c.kv),
             ("score", c.score),
@@ -409,7 +410,58 @@ impl Operators {
         ];
         let params =
             [("ratio", int(c.ratio)), ("overlap", ParamValue::Bool(c.overlap)), ("eps", ParamValue::Float(c.eps))];
-        self.one("kv_compressor", &inputs, &params, "normed_rope")
+        let out = self.call("kv_compressor", &inputs, &[], &params)?;
+        Ok(["pooled", "normed_rope"].map(|name| out[name].clone()))
+    }
+
+    /// Rows of n-gram tables, `[t, (g − 1)·tables]`, of the last ids of each position, the newest first, `[t, g]`.
+    ///
+    /// # Errors
+    /// The operator's and the device's.
+    pub fn ngram_rows(&self, ids: &TensorView, h: &Hashing<'_>) -> Result<Vec<i64>> {
+        let inputs = [
+            ("ngram_token_ids", ids),
+            ("multipliers", h.multipliers),
+            ("vocab_sizes", h.sizes),
+            ("offsets", h.offsets),
+        ];
+        self.download_integers(&self.one("engram_hash", &inputs, &[], "indices")?)
+    }
+
+    /// Streams `h [t, n, d]` with what they take of a memory's `value [t, d]` by their `keys [t, n, d]`.
+    ///
+    /// # Errors
+    /// The operator's and the device's.
+    pub fn remember(
+        &self,
+        h: &TensorView,
+        keys: &TensorView,
+        value: &TensorView,
+        weight: &TensorView,
+        eps: f64,
+    ) -> Result<TensorView> {
+        let inputs = [("x", h), ("k", keys), ("v", value), ("weight_fused", weight)];
+        self.one("engram_gate", &inputs, &[("eps", ParamValue::Float(eps))], "y")
+    }
+
+    /// `Σ_j pre[t, j] · h[t, j]`: one small product a token, the tokens being its heads.
+    ///
+    /// # Errors
+    /// The operator's and the device's.
+    pub fn weighted_streams(&self, pre: &TensorView, h: &TensorView) -> Result<TensorView> {
+        let (tokens, n, d) = (h.shape[0], h.shape[1], h.shape[2]);
+        let x = self.empty(&[1, tokens, d])?;
+        self.by_head_transposed_into(&reshaped(pre, &[1, tokens, n]), h, &x)?;
+        Ok(reshaped(&x, &[tokens, d]))
+    }
+
+    /// The largest number of each row.
+    ///
+    /// # Errors
+    /// The operator's and the device's.
+    pub fn row_maxima(&self, x: &TensorView) -> Result<Vec<f32>> {
+        let params = [("k", int(1)), ("return_value", ParamValue::Bool(true))];
+        self.download(&self.one("topk_select", &[("x", x)], &params, "values")?)
     }
 
     /// The best token of each row of logits.
@@ -521,10 +573,23 @@ pub struct Mixing<'a> {
 /// How a site's result returns to the streams.
 #[derive(Clone, Debug)]
 pub struct Expansion {
+    /// Weights of the streams in what the site reads, `[t, n]`.
+    pub pre: TensorView,
     /// Weight of the result in each stream, `[t, n]`.
     pub post: TensorView,
     /// Weights of the streams in each other, `[t, n, n]`, the first index the one that is read.
     pub comb: TensorView,
+}
+
+/// How n-grams become rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashing<'a> {
+    /// `[1, g]` i64.
+    pub multipliers: &'a TensorView,
+    /// `[1, g − 1, tables]` i32.
+    pub sizes: &'a TensorView,
+    /// `[1, (g − 1)·tables]` i32.
+    pub offsets: &'a TensorView,
 }
 
 /// Rows to compress.

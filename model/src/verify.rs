@@ -7,10 +7,13 @@
 //! no decision is closer than 2e-4, so ids are compared exactly.
 
 use crate::checkpoint::safetensors::SafeTensors;
+use crate::config::Family;
 use crate::error::{Error, Result};
-use crate::forward::Model;
+use crate::forward::{Model, Output, State};
+use crate::layer::engram::{Tables, bucket_sizes};
 use kiln_runtime::Device;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// One check.
@@ -35,10 +38,26 @@ struct Case {
     greedy: Vec<usize>,
     chunks: Vec<Vec<usize>>,
     mtp_greedy: Vec<usize>,
+    cycles: Vec<Cycle>,
+    tables: Tables,
+    bucket_sizes: Vec<Vec<usize>>,
+}
+
+/// One round of drafting and checking.
+#[derive(Debug)]
+struct Cycle {
+    anchor: usize,
+    draft: Vec<usize>,
+    target: Vec<usize>,
+    accepted: usize,
+    confidence: Vec<f32>,
 }
 
 /// Largest difference of chunked and whole runs.
 const CHUNK_LIMIT: f64 = 5e-4;
+
+/// Largest difference of a tensor inside the network, as a share of its largest value.
+const PART_LIMIT: f64 = 1e-4;
 
 /// Largest difference of logits on a device.
 fn limit(device: &str) -> f64 {
@@ -51,7 +70,7 @@ fn limit(device: &str) -> f64 {
 /// Files that cannot be read or do not agree; the model's errors.
 pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
     let case = read_case(dir)?;
-    let model = Model::load(dir, device)?;
+    let model = Model::load_with(dir, device, &case.tables)?;
     let expected = SafeTensors::open(&dir.join("expected.safetensors"))?;
     let rows = |name: &str| -> Result<Option<Vec<f32>>> {
         if !expected.entries.contains_key(name) {
@@ -64,6 +83,7 @@ pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
 
     let mut state = model.start();
     let first = model.step(&case.prompt, &mut state)?;
+    let after_prompt = state.clone();
     let whole = model.ops.download(&first.logits)?;
     if let Some(want) = rows("logits")? {
         checks.push(close("logits", &whole, &want, limit, "largest absolute difference over the prompt"));
@@ -127,17 +147,113 @@ pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
         }
     }
 
-    // What this version computes nothing for is said, not passed over.
-    for (name, why) in [
-        ("qat_logits", "the published rounding of activations is not implemented"),
-        ("draft_logits", "block drafting is not implemented"),
-    ] {
-        if expected.entries.contains_key(name) {
-            let reason = why.to_string();
-            checks.push(Check { name: name.into(), ok: None, value: f64::NAN, limit: f64::NAN, reason });
+    // Parts of the network that a case may hold: streams after each layer here, the rest is not compared.
+    let mut others = 0;
+    for name in expected.entries.keys().filter(|n| n.starts_with("tap.")) {
+        let layer = name.strip_prefix("tap.layers.").and_then(|n| n.strip_suffix(".out")).and_then(|n| n.parse().ok());
+        let (Some(h), Some(want)) = (layer.and_then(|l: usize| first.of_layer.get(l)), rows(name)?) else {
+            others += 1;
+            continue;
+        };
+        let largest = want.iter().fold(0.0f64, |a, x| a.max(f64::from(x.abs())));
+        let reason = format!("largest absolute difference of streams up to {largest:.1}");
+        checks.push(close(name, &model.ops.download(h)?, &want, PART_LIMIT * largest, &reason));
+    }
+    if others > 0 {
+        checks.push(skipped("tap.*", &format!("{others} tensors inside of layers are not compared")));
+    }
+
+    // V4.1: rows of the n-gram tables, and the entries each token saw.
+    if let (Family::V41(f), false) = (&model.config.family, case.bucket_sizes.is_empty()) {
+        let wrong = usize::from(bucket_sizes(&f.engram) != case.bucket_sizes);
+        checks.push(equal("engram_bucket_sizes", wrong, "primes by the rule and in the case"));
+    }
+    for (layer, got) in model.engram_rows(&case.prompt)? {
+        let name = format!("engram_rows.{layer}");
+        if let Some(want) = rows(&name)? {
+            let wrong =
+                got.iter().zip(&want).filter(|(a, b)| **a != **b as i64).count() + got.len().abs_diff(want.len());
+            checks.push(equal(&name, wrong, &format!("wrong rows of {}", want.len())));
         }
     }
+    for (layer, got) in first.picks.iter().enumerate() {
+        let name = format!("picks.{layer}");
+        if let Some(want) = rows(&name)? {
+            let each = want.len() / got.len().max(1);
+            let row = |r: &[f32]| r.iter().filter(|x| **x >= 0.0).map(|x| *x as usize).collect::<BTreeSet<_>>();
+            let same = |(got, want): (&Vec<usize>, &[f32])| got.iter().copied().collect::<BTreeSet<_>>() == row(want);
+            let wrong = got.iter().zip(want.chunks(each.max(1))).filter(|p| !same((p.0, p.1))).count();
+            checks.push(equal(&name, wrong, &format!("tokens of {} that saw other entries", got.len())));
+        }
+    }
+
+    if !case.cycles.is_empty() {
+        let main_x = rows("main_x_prompt")?;
+        checks.extend(drafting(&model, &case, (&first, after_prompt), main_x, rows("draft_logits")?, limit)?);
+    }
+
+    // What this version computes nothing for is said, not passed over.
+    if expected.entries.contains_key("qat_logits") {
+        checks.push(skipped("qat_logits", "the published rounding of activations is not implemented"));
+    }
     debug_assert!(decoded.len() == case.greedy.len() * vocab);
+    Ok(checks)
+}
+
+/// Blocks of drafts, each checked by the model in one step of a copy of the state, as the case's cycles have it.
+fn drafting(
+    model: &Model,
+    case: &Case,
+    (first, mut state): (&Output, State),
+    main_x: Option<Vec<f32>>,
+    logits: Option<Vec<f32>>,
+    limit: f64,
+) -> Result<Vec<Check>> {
+    let mut checks = vec![];
+    let (Some(drafter), Some(features)) = (&model.drafter, &first.features) else {
+        let reason = "the case has drafts, the checkpoint no drafter".into();
+        return Ok(vec![Check { name: "draft".into(), ok: Some(false), value: 1.0, limit: 0.0, reason }]);
+    };
+    if let Some(want) = main_x {
+        let got = model.ops.download(&drafter.main_x(&model.ops, features)?)?;
+        checks.push(close("main_x_prompt", &got, &want, limit, "largest absolute difference over the prompt"));
+    }
+    let mut memory = drafter.start();
+    drafter.remember(&model.ops, features, &mut memory)?;
+    let (mut rows, mut confidence, mut wrong, mut ids) = (vec![], vec![], 0, 0);
+    let mut committed = model.ops.argmax(&first.logits)?.split_off(case.prompt.len() - 1);
+    for cycle in &case.cycles {
+        let token = committed.last().copied().unwrap_or(cycle.anchor);
+        let draft = model.draft(token, &memory)?;
+        let whole = [&[token], &draft.ids[..]].concat();
+        // A copy: what the model has seen of drafts it rejects must leave no trace.
+        let target = model.ops.argmax(&model.step(&whole, &mut state.clone())?.logits)?;
+        let accepted = draft.ids.iter().zip(&target).take_while(|(a, b)| a == b).count();
+        let different = |a: &[usize], b: &[usize]| a.iter().zip(b).filter(|(a, b)| a != b).count();
+        wrong += different(&draft.ids, &cycle.draft) + different(&target, &cycle.target);
+        wrong += usize::from(token != cycle.anchor) + usize::from(accepted != cycle.accepted);
+        ids += draft.ids.len() + target.len() + 2;
+        rows.extend(draft.logits);
+        confidence.extend(draft.confidence);
+
+        let kept = &whole[..accepted + 1];
+        if let Some(features) = model.step(kept, &mut state)?.features {
+            drafter.remember(&model.ops, &features, &mut memory)?;
+        }
+        committed.extend(&whole[1..=accepted]);
+        committed.push(target[accepted]);
+    }
+    checks.push(equal("draft", wrong, &format!("wrong ids of {ids}: anchors, drafts, targets, numbers accepted")));
+    if let Some(want) = logits {
+        checks.push(close("draft_logits", &rows, &want, limit, "largest absolute difference over all blocks"));
+    }
+    let want: Vec<f32> = case.cycles.iter().flat_map(|c| c.confidence.iter().copied()).collect();
+    // Of streams before the last norm, which have no fixed size: as far off as parts of a layer may be.
+    let largest = want.iter().fold(0.0f64, |a, x| a.max(f64::from(x.abs())));
+    let reason = format!("largest absolute difference of logits up to {largest:.1}");
+    checks.push(close("draft_confidence", &confidence, &want, PART_LIMIT * largest, &reason));
+    let lost = case.greedy.iter().zip(&committed).filter(|(a, b)| a != b).count();
+    checks.push(equal("draft_lossless", lost, "committed ids that plain greedy decoding does not give"));
     Ok(checks)
 }
 
@@ -149,6 +265,10 @@ fn close(name: &str, got: &[f32], want: &[f32], limit: f64, reason: &str) -> Che
     let same = got.len() == want.len();
     let reason = if same { reason.into() } else { format!("{} numbers, expected {}", got.len(), want.len()) };
     Check { name: name.into(), ok: Some(same && worst <= limit), value: worst, limit, reason }
+}
+
+fn skipped(name: &str, reason: &str) -> Check {
+    Check { name: name.into(), ok: None, value: f64::NAN, limit: f64::NAN, reason: reason.into() }
 }
 
 fn equal(name: &str, wrong: usize, reason: &str) -> Check {
@@ -183,7 +303,34 @@ fn read_case(dir: &Path) -> Result<Case> {
         }
         chunks.push(sizes);
     }
+    let list = |key: &str| json.get(key).and_then(Value::as_array).into_iter().flatten();
+    let mut cycles = vec![];
+    for c in list("cycles") {
+        let numbers = c.get("confidence_logits").and_then(Value::as_array).into_iter().flatten();
+        let count = |key: &str| c.get(key).and_then(Value::as_u64).map(|x| x as usize);
+        let (Some(anchor), Some(accepted)) = (count("anchor"), count("accepted")) else {
+            return Err(fail("`cycles` with `anchor` and `accepted`", c.to_string()));
+        };
+        cycles.push(Cycle {
+            anchor,
+            accepted,
+            draft: ids("cycles.draft", c.get("draft"))?,
+            target: ids("cycles.target", c.get("target"))?,
+            confidence: numbers.filter_map(Value::as_f64).map(|x| x as f32).collect(),
+        });
+    }
+    let layers = |key: &str| list(key).map(|l| ids(key, Some(l))).collect::<Result<Vec<_>>>();
+    let tables = Tables {
+        token_map: ids("engram_token_map", json.get("engram_token_map"))?.into_iter().map(|x| x as i32).collect(),
+        multipliers: layers("engram_multipliers")?
+            .into_iter()
+            .map(|l| l.into_iter().map(|x| x as i64).collect())
+            .collect(),
+    };
     Ok(Case {
+        cycles,
+        tables,
+        bucket_sizes: layers("engram_bucket_sizes")?,
         greedy: ids("greedy", json.get("greedy"))?,
         mtp_greedy: ids("mtp_greedy", json.get("mtp_greedy"))?,
         prompt,

@@ -20,7 +20,7 @@ fn read(json: &Value) -> Result<Config, ConfigError> {
 }
 
 /// The object that holds the network's keys, and what precedes them in messages.
-fn network<'a>(json: &'a mut Value) -> (&'static str, &'a mut serde_json::Map<String, Value>) {
+fn network(json: &mut Value) -> (&'static str, &mut serde_json::Map<String, Value>) {
     let nested = json.get("text_config").is_some();
     let object = if nested { &mut json["text_config"] } else { json };
     (if nested { "text_config." } else { "" }, object.as_object_mut().expect("an object"))

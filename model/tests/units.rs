@@ -112,9 +112,10 @@ fn index_scores_and_picks() {
 #[test]
 fn streams_return_through_their_matrix() {
     let u = Unit::open("hyper");
-    let back = kiln_model::operators::Expansion { post: u.up("post"), comb: u.up("comb") };
+    let back = kiln_model::operators::Expansion { pre: u.up("pre"), post: u.up("post"), comb: u.up("comb") };
     let h = u.ops.expand(&u.up("block_out"), &u.up("streams"), &back).expect("runs");
     u.equals(&h, "next_streams");
+    u.equals(&u.ops.weighted_streams(&u.up("pre"), &u.up("streams")).expect("runs"), "collapsed");
 }
 
 #[test]
@@ -124,8 +125,7 @@ fn groups_become_entries() {
         let [rows, wide] = u.shape(&format!("{name}.kv"))[..] else { panic!("two axes") };
         let width = if overlap { wide / 2 } else { wide };
         let none = u.ops.upload(&[rows / ratio, 0], &[]).expect("fits");
-        // The file has the entries before norm and rotation: no rotated channels, and a norm that is undone below.
-        let made = u
+        let [pooled, entries] = u
             .ops
             .compress(&Compress {
                 kv: &u.up(&format!("{name}.kv")),
@@ -138,15 +138,11 @@ fn groups_become_entries() {
                 eps: 1e-6,
             })
             .expect("runs");
-        let (got, want) = (u.ops.download(&made).expect("downloads"), u.host(&format!("{name}.pooled")));
-        assert_eq!(got.len(), want.len());
-        for (got, want) in got.chunks(width).zip(want.chunks(width)) {
-            let mean = want.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / width as f64;
-            for (a, b) in got.iter().zip(want) {
-                let b = f64::from(*b) / (mean + 1e-6).sqrt();
-                assert!((f64::from(*a) - b).abs() < 3e-5, "{name}: {a} and {b}");
-            }
-        }
+        u.equals(&pooled, &format!("{name}.pooled"));
+        // Without rotated channels an entry is the normalised mean.
+        let normed = u.ops.rmsnorm(&pooled, None, 1e-6).expect("runs");
+        let [a, b] = [&entries, &normed].map(|t| u.ops.download(t).expect("downloads"));
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::output::{Output, json_number, number};
 use kiln_model::Error;
 use kiln_model::checkpoint::names::FaultKind;
 use kiln_model::inspect::{Report, inspect};
-use kiln_model::verify::{self, Check};
+use kiln_model::verify;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -54,11 +54,9 @@ impl From<Error> for Failure {
         match e {
             Error::Device(e) => e.into(),
             Error::Operator(_) => Failure::Failed(e.to_string()),
-            Error::Config(_)
-            | Error::Checkpoint(_)
-            | Error::Tensors(_)
-            | Error::Unsupported { .. }
-            | Error::Input { .. } => Failure::Usage(e.to_string()),
+            Error::Config(_) | Error::Checkpoint(_) | Error::Tensors(_) | Error::Input { .. } => {
+                Failure::Usage(e.to_string())
+            }
         }
     }
 }
@@ -144,16 +142,7 @@ fn compare(dirs: &[PathBuf], device: &DeviceArgs, out: Output) -> Result<(), Fai
         // `DIR/.` and `DIR/` name the folder too.
         let name = dir.components().next_back().map_or_else(String::new, |c| c.as_os_str().to_string_lossy().into());
         out.progress(&format!("{name} on {}", device.name()));
-        let checks = match verify::run(dir, &device) {
-            Ok(checks) => checks,
-            Err(e @ Error::Unsupported { .. }) => {
-                vec![Check { name: "load".into(), ok: None, value: f64::NAN, limit: f64::NAN, reason: e.to_string() }]
-            }
-            Err(e) => {
-                out.progress_end();
-                return Err(e.into());
-            }
-        };
+        let checks = verify::run(dir, &device).inspect_err(|_| out.progress_end())?;
         for check in checks {
             let (status, count) = match check.ok {
                 Some(true) => ("ok", 0),

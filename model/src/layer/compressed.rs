@@ -15,7 +15,7 @@ use super::latent::picked;
 use super::{Rows, lists, rotary};
 use crate::config::{Compressed, Config, Indexer};
 use crate::error::Result;
-use crate::operators::{Attend, Compress, Operators, Pairs, reshaped};
+use crate::operators::{Attend, Compress, Operators, Pairs, RopeTable, reshaped};
 use crate::weights::Source;
 use kiln_codegen::abi::TensorView;
 
@@ -36,8 +36,19 @@ pub struct Windowed {
     d: Dims,
 }
 
+/// What is read besides the weights every layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// V4: heads of queries are normalised; the layer's ratio says whether it has a compressor and an indexer.
+    V4,
+    /// V4.1: heads are not normalised; entries come from `csa2`.
+    V41,
+}
+
+/// Sizes and constants.
 #[derive(Clone, Debug)]
 struct Dims {
+    form: Form,
     heads: usize,
     head_dim: usize,
     window: usize,
@@ -90,6 +101,16 @@ struct Pool {
 /// The ratio whose groups overlap and whose entries are selected.
 const OVERLAPPING: usize = 4;
 
+/// Frequencies of a layer: those of compressed layers are another base, stretched.
+pub(super) fn frequencies(config: &Config, f: &Compressed, ratio: usize) -> Vec<f32> {
+    let rd = config.rope.qk_rope_head_dim;
+    if ratio == 0 {
+        rotary::frequencies(rd, config.rope.rope_theta, None)
+    } else {
+        rotary::frequencies(rd, f.compress_rope_theta, config.rope.rope_scaling.as_ref())
+    }
+}
+
 impl Compressor {
     fn load(source: Source<'_>, prefix: &str, ratio: usize, width: usize) -> Result<Self> {
         let part = |name: &str| source.tensor(&format!("{prefix}.{name}"));
@@ -121,7 +142,7 @@ impl Compressor {
         let first = pool.entries.len() - old;
         let positions: Vec<usize> = (first..first + whole).map(|w| w * r).collect();
         let overlap = r == OVERLAPPING;
-        let made = ops.compress(&Compress {
+        let [_, made] = ops.compress(&Compress {
             kv: &pool.kv.upload_first(ops, whole * r)?,
             score: &pool.score.upload_first(ops, whole * r)?,
             ape: &self.ape,
@@ -145,15 +166,18 @@ impl Windowed {
     ///
     /// # Errors
     /// A tensor that cannot be read.
-    pub fn load(source: Source<'_>, config: &Config, f: &Compressed, prefix: &str, ratio: usize) -> Result<Self> {
+    pub fn load(
+        source: Source<'_>,
+        config: &Config,
+        f: &Compressed,
+        prefix: &str,
+        ratio: usize,
+        form: Form,
+    ) -> Result<Self> {
         let a = format!("{prefix}.attn");
         let part = |name: &str| source.tensor(&format!("{a}.{name}"));
-        let rd = config.rope.qk_rope_head_dim;
-        let frequencies = if ratio == 0 {
-            rotary::frequencies(rd, config.rope.rope_theta, None)
-        } else {
-            rotary::frequencies(rd, f.compress_rope_theta, config.rope.rope_scaling.as_ref())
-        };
+        let frequencies = frequencies(config, f, ratio);
+        let own = if form == Form::V4 { ratio } else { 0 };
         let compressor = |p: &str, width: usize| Compressor::load(source, &format!("{a}.{p}"), ratio, width);
         let index = || -> Result<Index> {
             let x = f.indexer;
@@ -177,9 +201,10 @@ impl Windowed {
             attn_sink: part("attn_sink")?,
             wo_a: source.upload_blocks(&wo_a, f.o_lora_rank)?,
             wo_b: part("wo_b.weight")?,
-            compressor: (ratio > 0).then(|| compressor("compressor", f.head_dim)).transpose()?,
-            indexer: (ratio == OVERLAPPING).then(index).transpose()?,
+            compressor: (own > 0).then(|| compressor("compressor", f.head_dim)).transpose()?,
+            indexer: (own == OVERLAPPING).then(index).transpose()?,
             d: Dims {
+                form,
                 heads: config.num_attention_heads,
                 head_dim: f.head_dim,
                 window: f.sliding_window,
@@ -213,48 +238,131 @@ impl Windowed {
         first: usize,
         state: &mut WindowedState,
     ) -> Result<TensorView> {
+        let new = self.queries(ops, x, first)?;
+        self.remember(ops, x, first, state)?;
+        if let Some(c) = &self.compressor {
+            c.push(ops, x, &self.d, &mut state.entries)?;
+        }
+        let picks = match (&self.compressor, &self.indexer) {
+            (None, _) => vec![vec![]; new.positions.len()],
+            (Some(c), None) => new.positions.iter().map(|p| (0..(p + 1) / c.ratio).collect()).collect(),
+            (Some(_), Some(index)) => index.select(ops, x, &new, &self.d, &mut state.index)?,
+        };
+        let y = self.attend(ops, &new, &picks, &state.window, &state.entries.entries)?;
+        state.forget(self.d.window);
+        Ok(y)
+    }
+
+    /// Queries of new tokens.
+    ///
+    /// # Errors
+    /// An operator's or the device's.
+    pub(super) fn queries(&self, ops: &Operators, x: &TensorView, first: usize) -> Result<Queries> {
         let (d, tokens) = (&self.d, x.shape[0]);
         let positions: Vec<usize> = (first..first + tokens).collect();
         let table = rotary::table(ops, &d.frequencies, &positions, 1.0)?;
-
-        let qr = ops.rmsnorm(&ops.linear(x, &self.wq_a)?, Some(&self.q_norm), d.eps)?;
-        let q = reshaped(&ops.linear(&qr, &self.wq_b)?, &[tokens, d.heads, d.head_dim]);
-        let q = ops.rope(&ops.rmsnorm(&q, None, d.eps)?, &table, Pairs::Neighbours, false)?;
-        let kv = ops.rmsnorm(&ops.linear(x, &self.wkv)?, Some(&self.kv_norm), d.eps)?;
-        state.window.extend(&ops.download(&ops.rope(&kv, &table, Pairs::Neighbours, false)?)?);
-
-        if let Some(c) = &self.compressor {
-            c.push(ops, x, d, &mut state.entries)?;
-        }
-        let picks = match (&self.compressor, &self.indexer) {
-            (None, _) => vec![vec![]; tokens],
-            (Some(c), None) => positions.iter().map(|p| (0..(p + 1) / c.ratio).collect()).collect(),
-            (Some(_), Some(index)) => index.select(ops, x, &qr, &positions, d, &mut state.index)?,
+        let low = ops.rmsnorm(&ops.linear(x, &self.wq_a)?, Some(&self.q_norm), d.eps)?;
+        let q = reshaped(&ops.linear(&low, &self.wq_b)?, &[tokens, d.heads, d.head_dim]);
+        let q = match d.form {
+            Form::V4 => ops.rmsnorm(&q, None, d.eps)?,
+            Form::V41 => q,
         };
+        let q = ops.rope(&q, &table, Pairs::Neighbours, false)?;
+        Ok(Queries { q, low, positions, table })
+    }
 
-        // Keys: the window's rows, of which the last is that of the last token, then the entries.
-        let oldest = first + tokens - state.window.len();
-        let seen: Vec<Vec<usize>> = positions
+    /// Keys of tokens at positions from `first` on.
+    fn keys(&self, ops: &Operators, x: &TensorView, first: usize) -> Result<Vec<f32>> {
+        let positions: Vec<usize> = (first..first + x.shape[0]).collect();
+        let table = rotary::table(ops, &self.d.frequencies, &positions, 1.0)?;
+        let kv = ops.rmsnorm(&ops.linear(x, &self.wkv)?, Some(&self.kv_norm), self.d.eps)?;
+        ops.download(&ops.rope(&kv, &table, Pairs::Neighbours, false)?)
+    }
+
+    /// Adds keys to the window. The old ones stay until [`WindowedState::forget`]: early queries of the same step see them.
+    ///
+    /// # Errors
+    /// An operator's or the device's.
+    pub fn remember(&self, ops: &Operators, x: &TensorView, first: usize, state: &mut WindowedState) -> Result<()> {
+        state.window.extend(&self.keys(ops, x, first)?);
+        Ok(())
+    }
+
+    /// Attention to the window and the picked entries, and the way out. The last row of the window is that of the last query.
+    ///
+    /// # Errors
+    /// An operator's or the device's.
+    pub(super) fn attend(
+        &self,
+        ops: &Operators,
+        new: &Queries,
+        picks: &[Vec<usize>],
+        window: &Rows,
+        entries: &Rows,
+    ) -> Result<TensorView> {
+        let end = new.positions.last().map_or(0, |p| p + 1);
+        let oldest = end - window.len();
+        let seen: Vec<Vec<usize>> = new
+            .positions
             .iter()
-            .zip(&picks)
+            .zip(picks)
             .map(|(&p, picks)| {
-                let window = (p + 1).saturating_sub(d.window)..=p;
-                let entries = picks.iter().map(|w| state.window.len() + w);
-                window.map(|at| at - oldest).chain(entries).collect()
+                let recent = (p + 1).saturating_sub(self.d.window)..=p;
+                recent.map(|at| at - oldest).chain(picks.iter().map(|w| window.len() + w)).collect()
             })
             .collect();
-        let mut keys = state.window.clone();
-        keys.extend(&state.entries.entries.values);
-        let attend = Attend { values: d.head_dim, scale: (d.head_dim as f64).powf(-0.5), sink: Some(&self.attn_sink) };
-        let o = ops.attend(&q, &keys.upload(ops)?, &lists(ops, &seen)?, &attend)?;
-        state.window.drop_first(state.window.len().saturating_sub(d.window));
+        let mut keys = window.clone();
+        keys.extend(&entries.values);
+        self.out(ops, new, &keys, &seen)
+    }
 
+    /// A block of drafts: its queries see the window and every key of the block itself.
+    ///
+    /// # Errors
+    /// An operator's or the device's.
+    pub fn draft(&self, ops: &Operators, x: &TensorView, first: usize, state: &WindowedState) -> Result<TensorView> {
+        let new = self.queries(ops, x, first)?;
+        let mut keys = state.window.clone();
+        keys.extend(&self.keys(ops, x, first)?);
+        let seen = vec![(0..keys.len()).collect(); x.shape[0]];
+        self.out(ops, &new, &keys, &seen)
+    }
+
+    /// Scores, softmax and values, back-rotation, and the grouped projection.
+    fn out(&self, ops: &Operators, new: &Queries, keys: &Rows, seen: &[Vec<usize>]) -> Result<TensorView> {
+        let (d, tokens) = (&self.d, new.positions.len());
+        let attend = Attend { values: d.head_dim, scale: (d.head_dim as f64).powf(-0.5), sink: Some(&self.attn_sink) };
+        let o = ops.attend(&new.q, &keys.upload(ops)?, &lists(ops, seen)?, &attend)?;
         // Values carried the rotation of their key.
-        let o = ops.rope(&o, &table, Pairs::Neighbours, true)?;
+        let o = ops.rope(&o, &new.table, Pairs::Neighbours, true)?;
         let o = reshaped(&o, &[tokens, d.groups, d.heads * d.head_dim / d.groups]);
         let low = ops.empty(&[tokens, d.groups, d.o_rank])?;
         ops.by_head_into(&o, &self.wo_a, &low)?;
         ops.linear(&reshaped(&low, &[tokens, d.groups * d.o_rank]), &self.wo_b)
+    }
+}
+
+/// Queries of new tokens, and what indexers need of them.
+#[derive(Clone, Debug)]
+pub(super) struct Queries {
+    /// `[t, heads, head_dim]`, rotated.
+    q: TensorView,
+    /// Before the heads, `[t, q_lora_rank]`.
+    pub low: TensorView,
+    /// Positions.
+    pub positions: Vec<usize>,
+    /// Their angles.
+    pub table: RopeTable,
+}
+
+impl WindowedState {
+    /// Keys of the window, oldest first.
+    pub(super) fn window(&self) -> &Rows {
+        &self.window
+    }
+    /// Drops keys that no later query sees.
+    pub fn forget(&mut self, window: usize) {
+        self.window.drop_first(self.window.len().saturating_sub(window));
     }
 }
 
@@ -264,21 +372,19 @@ impl Index {
         &self,
         ops: &Operators,
         x: &TensorView,
-        qr: &TensorView,
-        positions: &[usize],
+        new: &Queries,
         d: &Dims,
         pool: &mut Pool,
     ) -> Result<Vec<Vec<usize>>> {
-        let (tokens, sizes) = (positions.len(), self.sizes);
+        let (tokens, sizes) = (new.positions.len(), self.sizes);
         self.compressor.push(ops, x, d, pool)?;
         if pool.entries.is_empty() {
             return Ok(vec![vec![]; tokens]);
         }
-        let table = rotary::table(ops, &d.frequencies, positions, 1.0)?;
-        let q = reshaped(&ops.linear(qr, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
-        let q = ops.rope(&q, &table, Pairs::Neighbours, false)?;
+        let q = reshaped(&ops.linear(&new.low, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
+        let q = ops.rope(&q, &new.table, Pairs::Neighbours, false)?;
         let u = ops.linear(x, &self.weights_proj)?;
-        let ends: Vec<i32> = positions.iter().map(|&p| ((p + 1) / self.compressor.ratio) as i32).collect();
+        let ends: Vec<i32> = new.positions.iter().map(|&p| ((p + 1) / self.compressor.ratio) as i32).collect();
         let scores = ops.index_scores(&q, &pool.entries.upload(ops)?, &u, &ends)?;
         Ok(picked(&ops.topk(&scores, sizes.index_topk, &ends)?, sizes.index_topk))
     }

@@ -59,18 +59,19 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// The experts under `model.layers.i.mlp` (V3) or `PREFIX.ffn` (V4); `hash` layers have a table instead of a bias.
+    /// The experts `moe` counts under `model.layers.i.mlp` (V3) or `PREFIX.ffn` (V4); `hash` layers have a table instead of a
+    /// bias.
     ///
     /// # Errors
     /// A tensor that cannot be read.
-    pub fn load(source: Source<'_>, config: &Config, prefix: &str, hash: bool) -> Result<Self> {
+    pub fn load(source: Source<'_>, config: &Config, moe: &Moe, prefix: &str, hash: bool) -> Result<Self> {
         let (names, bias, scoring, groups) = match &config.family {
             Family::V3(f) => {
                 (["gate_proj", "up_proj", "down_proj"], "e_score_correction_bias", "sigmoid", [f.n_group, f.topk_group])
             }
             Family::V4(_) | Family::V41(_) => (["w1", "w3", "w2"], "bias", "sqrtsoftplus", [0, 0]),
         };
-        let moe = config.moe.clone();
+        let moe = moe.clone();
         let bias = if hash {
             source.ops.empty(&[moe.n_routed_experts])?
         } else {

@@ -6,6 +6,8 @@
 //! (`forward`).
 
 pub mod compressed;
+pub mod csa2;
+pub mod engram;
 pub mod experts;
 pub mod latent;
 pub mod rotary;

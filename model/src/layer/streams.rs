@@ -6,7 +6,8 @@
 //! x = Σ_j pre_j h_j                       h'_k = post_k · y + Σ_j C[j, k] h_j
 //! ```
 //!
-//! At the end `x = Σ_j pre_j h_j` with weights of its own. Source: DeepSeek-V4 report; Zhu et al., Hyper-Connections, 2024.
+//! At the end `x = Σ_j pre_j h_j` with weights of its own. V4.1 collapses with the `pre` of the site before, `(1, 0, ..)` at first
+//! and the last `pre` at the end. Source: DeepSeek-V4 report; Zhu et al., Hyper-Connections, 2024.
 
 use crate::config::{Config, Hyper};
 use crate::error::Result;
@@ -58,6 +59,17 @@ impl Site {
         let (x, back) = ops.collapse(h, &mixing)?;
         Ok((ops.rmsnorm(&x, Some(&self.norm), self.eps)?, back))
     }
+
+    /// The single-pass form: the normalised input by weights that the site before computed, and how this site's result
+    /// returns, with the weights for the next site in it.
+    ///
+    /// # Errors
+    /// An operator's or the device's.
+    pub fn collapse_by(&self, ops: &Operators, h: &TensorView, pre: &TensorView) -> Result<(TensorView, Expansion)> {
+        let (_, back) = self.collapse(ops, h)?;
+        let x = ops.weighted_streams(pre, h)?;
+        Ok((ops.rmsnorm(&x, Some(&self.norm), self.eps)?, back))
+    }
 }
 
 /// Weights of the end of the network.
@@ -90,9 +102,6 @@ impl HeadCollapse {
         let flat = reshaped(h, &[tokens, n * d]);
         let m = ops.linear(&ops.rmsnorm(&flat, None, self.eps)?, &self.fn_)?;
         let pre = ops.head_mix(&m, &self.scale, &self.base, self.hc_eps)?;
-        // One small product a token: the tokens are the heads.
-        let x = ops.empty(&[1, tokens, d])?;
-        ops.by_head_transposed_into(&reshaped(&pre, &[1, tokens, n]), h, &x)?;
-        Ok(reshaped(&x, &[tokens, d]))
+        ops.weighted_streams(&pre, h)
     }
 }
