@@ -11,9 +11,11 @@ pub mod config;
 pub mod draft;
 pub mod error;
 pub mod forward;
+pub mod generate;
 pub mod inspect;
 pub mod layer;
 pub mod operators;
+pub mod tiny;
 pub mod verify;
 pub mod weights;
 

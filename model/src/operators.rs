@@ -464,6 +464,19 @@ impl Operators {
         self.download(&self.one("topk_select", &[("x", x)], &params, "values")?)
     }
 
+    /// A token of one row of logits: the best at temperature 0, otherwise a draw that row, seed and position fix.
+    ///
+    /// # Errors
+    /// The operator's and the device's.
+    pub fn sample(&self, logits: &TensorView, temperature: f64, seed: u64, position: usize) -> Result<usize> {
+        let temperature = self.upload(&[1], &[temperature as f32])?;
+        let seeds = self.upload_i64(&[1], &[seed as i64])?;
+        let positions = self.upload_i64(&[1], &[position as i64])?;
+        let inputs = [("logits", logits), ("temperature", &temperature), ("seeds", &seeds), ("positions", &positions)];
+        let id = self.download_integers(&self.one("sampling", &inputs, &[], "token_ids")?)?;
+        id.first().and_then(|&id| usize::try_from(id).ok()).ok_or_else(|| self.no_token())
+    }
+
     /// The best token of each row of logits.
     ///
     /// # Errors

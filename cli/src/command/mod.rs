@@ -5,6 +5,7 @@ pub mod check;
 pub mod doctor;
 pub mod emit;
 pub mod explain;
+pub mod generate;
 pub mod invariance;
 pub mod list;
 pub mod model;

@@ -1,13 +1,17 @@
-//! `kiln model`: what a checkpoint is (`inspect`), and whether its network gives the expected numbers (`verify`).
+//! `kiln model`: what a checkpoint is (`inspect`), whether its network gives the expected numbers (`verify`), and random tiny
+//! ones (`tiny`).
 //!
 //! Rows and exit codes only; reading and computing are `kiln_model`'s.
 
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
+use crate::files::write_atomic;
 use crate::output::{Output, json_number, number};
 use kiln_model::Error;
 use kiln_model::checkpoint::names::FaultKind;
+use kiln_model::checkpoint::safetensors;
 use kiln_model::inspect::{Report, inspect};
+use kiln_model::tiny;
 use kiln_model::verify;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -25,6 +29,17 @@ enum Action {
     /// Layers, bytes, cache, and tensors that are missing, unknown or wrong
     Inspect {
         /// Folder with config.json and *.safetensors
+        dir: PathBuf,
+    },
+    /// Write a random tiny checkpoint of a family
+    Tiny {
+        /// Family: v3, v32, v4 or v41
+        #[arg(long, value_name = "ARCH", value_parser = tiny::ARCHITECTURES)]
+        arch: String,
+        /// Seed of the weights
+        #[arg(long, value_name = "S", default_value_t = 1)]
+        seed: u64,
+        /// Folder to make
         dir: PathBuf,
     },
     /// Run cases on a device and compare with the numbers expected of them
@@ -45,6 +60,7 @@ enum Action {
 pub fn run(args: &Args, out: Output) -> Result<(), Failure> {
     match &args.action {
         Action::Inspect { dir } => show(dir, out),
+        Action::Tiny { arch, seed, dir } => write_tiny(arch, *seed, dir, out),
         Action::Verify { dirs, device } => compare(dirs, device, out),
     }
 }
@@ -132,6 +148,33 @@ fn text(r: &Report) -> String {
         );
     }
     s
+}
+
+fn write_tiny(arch: &str, seed: u64, dir: &Path, out: Output) -> Result<(), Failure> {
+    let Some(config) = tiny::configuration(arch) else {
+        return Err(Failure::usage("--arch", tiny::ARCHITECTURES.join(", "), arch, "choose one of them"));
+    };
+    if dir.join("config.json").exists() {
+        let next = "choose another folder, or remove that one";
+        return Err(Failure::usage(dir.display(), "a folder without a checkpoint", "one with a config.json", next));
+    }
+    std::fs::create_dir_all(dir).map_err(|e| {
+        Failure::environment(
+            dir.display(),
+            "a folder that can be made",
+            e,
+            "choose another path or fix its permissions",
+        )
+    })?;
+    let tensors = tiny::tensors(&config, seed).map_err(Error::from)?;
+    write_atomic(&dir.join("model.safetensors"), &safetensors::write(&tensors))?;
+    write_atomic(&dir.join("config.json"), format!("{config:#}\n").as_bytes())?;
+    let bytes: usize = tensors.iter().map(|(_, t)| t.data.len()).sum();
+    let mut table = out.table("model tiny", &["dir", "architecture", "tensors", "bytes"]);
+    table.row(
+        json!({"dir": dir.display().to_string(), "architecture": arch, "tensors": tensors.len(), "bytes": bytes}),
+    )?;
+    table.finish()
 }
 
 fn compare(dirs: &[PathBuf], device: &DeviceArgs, out: Output) -> Result<(), Failure> {
