@@ -126,7 +126,7 @@ impl Drafter {
     /// # Errors
     /// An operator's or the device's.
     pub fn main_x(&self, ops: &Operators, features: &TensorView) -> Result<TensorView> {
-        ops.rmsnorm(&ops.linear(features, &self.main_proj)?, Some(&self.main_norm), self.eps)
+        ops.rmsnorm(&ops.narrow(features, &self.main_proj)?, Some(&self.main_norm), self.eps)
     }
 
     /// Takes in the features of committed positions, in order.

@@ -3,8 +3,8 @@
 //! [`Model::load`] reads a folder, [`Model::step`] feeds tokens to a sequence's [`State`] and gives logits. All products, norms,
 //! rotations, attention, routing and selection are operators of the kernel library in f32, so that results can be compared
 //! with a reference; the embedding is a choice of rows. A step with many tokens and many steps with one are the same
-//! procedure. Block drafting is in `draft`. Not here: quantised activations, images, batches. Source: DeepSeek-V3, V3.2, V4 and
-//! V4.1 reports.
+//! procedure. With published numerics the activations that the published code rounds are rounded. Block drafting is in `draft`.
+//! Not here: products on narrow operands, images, batches. Source: DeepSeek-V3, V3.2, V4 and V4.1 reports.
 
 use crate::checkpoint::names;
 use crate::checkpoint::shard::Checkpoint;
@@ -17,7 +17,7 @@ use crate::layer::engram::{Memory, Tables};
 use crate::layer::experts::{Experts, Mlp};
 use crate::layer::latent::{Latent, LatentState};
 use crate::layer::streams::{HeadCollapse, Site};
-use crate::operators::Operators;
+use crate::operators::{Numerics, Operators, Rounding};
 use crate::weights::{Matrix, Source};
 use kiln_codegen::abi::TensorView;
 use kiln_runtime::Device;
@@ -276,14 +276,15 @@ impl Model {
     /// A configuration or tensors that are not as they should be, all of them; a model of V4.1, which needs
     /// [`Model::load_with`]; the device's errors.
     pub fn load(dir: &Path, device: &Device) -> Result<Self> {
-        Self::load_with(dir, device, &Tables::default())
+        Self::load_with(dir, device, &Tables::default(), false)
     }
 
-    /// As [`Model::load`], with what V4.1's n-gram memory needs besides the checkpoint.
+    /// As [`Model::load`], with what V4.1's n-gram memory needs besides the checkpoint, and with the published roundings of
+    /// the family or without.
     ///
     /// # Errors
     /// As there; tables that do not fit.
-    pub fn load_with(dir: &Path, device: &Device, tables: &Tables) -> Result<Self> {
+    pub fn load_with(dir: &Path, device: &Device, tables: &Tables, rounded: bool) -> Result<Self> {
         let config = config::read(dir)?;
         let block = config.quantization.map_or([128, 128], |q| q.weight_block_size);
         let checkpoint = Checkpoint::open(dir, block)?;
@@ -291,7 +292,12 @@ impl Model {
         if !faults.is_empty() {
             return Err(Error::Tensors(faults));
         }
-        let ops = Operators::new(device)?;
+        let numerics = match (&config.family, rounded) {
+            (Family::V3(_), _) | (_, false) => Numerics::Exact,
+            (Family::V4(_), true) => Numerics::Published(Rounding::V4),
+            (Family::V41(_), true) => Numerics::Published(Rounding::V41),
+        };
+        let ops = Operators::with(device, numerics)?;
         let source = Source { checkpoint: &checkpoint, ops: &ops };
         let (network, [embed, norm, head]) = match &config.family {
             Family::V3(f) => {
@@ -419,8 +425,8 @@ impl Model {
         let Some(m) = &net.mtp else { return Err(self.foreign("a model with a prediction block")) };
         self.check(next, at)?;
         let (ops, eps) = (&self.ops, self.config.rms_norm_eps);
-        let e = ops.linear(&ops.rmsnorm(&self.embedding(next)?, Some(&m.enorm), eps)?, &m.e_proj)?;
-        let s = ops.linear(&ops.rmsnorm(streams, Some(&m.hnorm), eps)?, &m.h_proj)?;
+        let e = ops.narrow(&ops.rmsnorm(&self.embedding(next)?, Some(&m.enorm), eps)?, &m.e_proj)?;
+        let s = ops.narrow(&ops.rmsnorm(streams, Some(&m.hnorm), eps)?, &m.h_proj)?;
         let h = ops.add(&ops.streams(&e, net.hc_mult)?, &s)?;
         let h = m.layer.forward(ops, &h, next, at, &mut state.0)?;
         self.logits(&m.collapse.forward(ops, &h)?, &m.norm)

@@ -38,6 +38,7 @@ struct Case {
     greedy: Vec<usize>,
     chunks: Vec<Vec<usize>>,
     mtp_greedy: Vec<usize>,
+    qat_greedy: Vec<usize>,
     cycles: Vec<Cycle>,
     tables: Tables,
     bucket_sizes: Vec<Vec<usize>>,
@@ -70,7 +71,7 @@ fn limit(device: &str) -> f64 {
 /// Files that cannot be read or do not agree; the model's errors.
 pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
     let case = read_case(dir)?;
-    let model = Model::load_with(dir, device, &case.tables)?;
+    let model = Model::load_with(dir, device, &case.tables, false)?;
     let expected = SafeTensors::open(&dir.join("expected.safetensors"))?;
     let rows = |name: &str| -> Result<Option<Vec<f32>>> {
         if !expected.entries.contains_key(name) {
@@ -192,9 +193,20 @@ pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
         checks.extend(drafting(&model, &case, (&first, after_prompt), main_x, rows("draft_logits")?, limit)?);
     }
 
-    // What this version computes nothing for is said, not passed over.
-    if expected.entries.contains_key("qat_logits") {
-        checks.push(skipped("qat_logits", "the published rounding of activations is not implemented"));
+    // The published roundings: one rounding that falls the other way moves a row by up to 0.5, so means are compared.
+    if let Some(want) = rows("qat_logits")? {
+        let model = Model::load_with(dir, device, &case.tables, true)?;
+        let mut state = model.start();
+        let out = model.step(&case.prompt, &mut state)?;
+        let got = model.ops.download(&out.logits)?;
+        checks.extend(rounded("qat_logits", &model, &got, &want)?);
+        if let Some(want) = rows("qat_decode_logits")? {
+            let mut got = vec![];
+            for id in case.qat_greedy.iter().take(want.len() / vocab) {
+                got.extend(model.ops.download(&model.step(&[*id], &mut state)?.logits)?);
+            }
+            checks.extend(rounded("qat_decode_logits", &model, &got, &want)?);
+        }
     }
     debug_assert!(decoded.len() == case.greedy.len() * vocab);
     Ok(checks)
@@ -267,6 +279,28 @@ fn close(name: &str, got: &[f32], want: &[f32], limit: f64, reason: &str) -> Che
     Check { name: name.into(), ok: Some(same && worst <= limit), value: worst, limit, reason }
 }
 
+/// Mean distance, and the share of rows whose best token is another.
+fn rounded(name: &str, model: &Model, got: &[f32], want: &[f32]) -> Result<[Check; 2]> {
+    let vocab = model.config.vocab_size;
+    let same = got.len() == want.len();
+    let sum: f64 = got.iter().zip(want).map(|(a, b)| f64::from((a - b).abs())).sum();
+    let mean = if same && sum.is_finite() { sum / want.len().max(1) as f64 } else { f64::INFINITY };
+    let best = |x: &[f32]| -> Result<Vec<usize>> { model.ops.argmax(&model.ops.upload(&[x.len() / vocab, vocab], x)?) };
+    let (a, b) = (best(got)?, best(want)?);
+    let other = a.iter().zip(&b).filter(|(a, b)| a != b).count() as f64 / b.len().max(1) as f64;
+    let check = |name: String, value: f64, limit: f64, reason: &str| Check {
+        name,
+        ok: Some(same && value <= limit),
+        value,
+        limit,
+        reason: reason.into(),
+    };
+    Ok([
+        check(name.into(), mean, 0.02, "mean absolute difference with the published roundings"),
+        check(format!("{name} argmax"), other, 0.02, "share of rows with another best token"),
+    ])
+}
+
 fn skipped(name: &str, reason: &str) -> Check {
     Check { name: name.into(), ok: None, value: f64::NAN, limit: f64::NAN, reason: reason.into() }
 }
@@ -333,6 +367,7 @@ fn read_case(dir: &Path) -> Result<Case> {
         bucket_sizes: layers("engram_bucket_sizes")?,
         greedy: ids("greedy", json.get("greedy"))?,
         mtp_greedy: ids("mtp_greedy", json.get("mtp_greedy"))?,
+        qat_greedy: ids("qat_greedy", json.get("qat_greedy"))?,
         prompt,
         chunks,
     })

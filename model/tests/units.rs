@@ -147,6 +147,24 @@ fn groups_become_entries() {
 }
 
 #[test]
+fn published_roundings_have_the_expected_values() {
+    use kiln_model::operators::{Numerics, Rounding};
+    let u = Unit::open("formats");
+    let device = kiln_runtime::open("cpu").expect("always there");
+    let with = |r| Operators::with(&device, Numerics::Published(r)).expect("opens");
+    let (v4, v41) = (with(Rounding::V4), with(Rounding::V41));
+    for (name, got) in [
+        ("e4m3_128.decoded", v4.narrow_input(&u.up("x")).expect("runs")),
+        ("e4m3_64.decoded", v4.key(&u.up("x"), 0).expect("runs")),
+        ("e4m3_32.decoded", v41.narrow_input(&u.up("x")).expect("runs")),
+        ("e2m1_32.decoded", v41.index_operand(&u.up("x")).expect("runs")),
+        ("e2m1_16_e4m3.decoded", v41.entry(&u.up("x"), 0).expect("runs")),
+    ] {
+        assert!(u.ops.download(&got).expect("downloads") == u.host(name), "{name}");
+    }
+}
+
+#[test]
 fn experts_are_chosen_weighed_and_clamped() {
     let u = Unit::open("moe");
     let gate = Gate { topk: 6, groups: 0, topk_groups: 0, scoring: "sqrtsoftplus", scale: 1.5, hash: None };

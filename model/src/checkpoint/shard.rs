@@ -143,7 +143,7 @@ fn numbers(t: &HostTensor) -> Vec<f32> {
 }
 
 /// Value of a code of e2m1.
-fn e2m1(code: u8) -> f32 {
+pub fn e2m1(code: u8) -> f32 {
     let size = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
     if code & 8 == 0 { size } else { -size }
 }

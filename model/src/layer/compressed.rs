@@ -67,6 +67,16 @@ struct Compressor {
     norm: TensorView,
     ratio: usize,
     width: usize,
+    kind: Kind,
+}
+
+/// What entries are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Keys and values of attention.
+    Keys,
+    /// Keys of the indexer.
+    Index,
 }
 
 /// Weights of an indexer.
@@ -112,7 +122,7 @@ pub(super) fn frequencies(config: &Config, f: &Compressed, ratio: usize) -> Vec<
 }
 
 impl Compressor {
-    fn load(source: Source<'_>, prefix: &str, ratio: usize, width: usize) -> Result<Self> {
+    fn load(source: Source<'_>, prefix: &str, ratio: usize, width: usize, kind: Kind) -> Result<Self> {
         let part = |name: &str| source.tensor(&format!("{prefix}.{name}"));
         Ok(Compressor {
             ape: part("ape")?,
@@ -121,6 +131,7 @@ impl Compressor {
             norm: part("norm.weight")?,
             ratio,
             width,
+            kind,
         })
     }
 
@@ -152,6 +163,10 @@ impl Compressor {
             overlap,
             eps: d.eps,
         })?;
+        let made = match self.kind {
+            Kind::Keys => ops.entry(&made, 2 * d.frequencies.len())?,
+            Kind::Index => ops.index_operand(&made)?,
+        };
         pool.entries.extend(&ops.download(&made)?[old * self.width..]);
         let kept = usize::from(overlap);
         pool.kv.drop_first((whole - kept) * r);
@@ -178,14 +193,14 @@ impl Windowed {
         let part = |name: &str| source.tensor(&format!("{a}.{name}"));
         let frequencies = frequencies(config, f, ratio);
         let own = if form == Form::V4 { ratio } else { 0 };
-        let compressor = |p: &str, width: usize| Compressor::load(source, &format!("{a}.{p}"), ratio, width);
+        let compressor = |p: &str, width, kind| Compressor::load(source, &format!("{a}.{p}"), ratio, width, kind);
         let index = || -> Result<Index> {
             let x = f.indexer;
             let mut weights_proj = source.matrix(&format!("{a}.indexer.weights_proj.weight"))?;
             let scale = ((x.index_n_heads * x.index_head_dim) as f64).powf(-0.5);
             weights_proj.values.iter_mut().for_each(|w| *w = (f64::from(*w) * scale) as f32);
             Ok(Index {
-                compressor: compressor("indexer.compressor", x.index_head_dim)?,
+                compressor: compressor("indexer.compressor", x.index_head_dim, Kind::Index)?,
                 wq_b: part("indexer.wq_b.weight")?,
                 weights_proj: source.upload(&weights_proj)?,
                 sizes: x,
@@ -201,7 +216,7 @@ impl Windowed {
             attn_sink: part("attn_sink")?,
             wo_a: source.upload_blocks(&wo_a, f.o_lora_rank)?,
             wo_b: part("wo_b.weight")?,
-            compressor: (own > 0).then(|| compressor("compressor", f.head_dim)).transpose()?,
+            compressor: (own > 0).then(|| compressor("compressor", f.head_dim, Kind::Keys)).transpose()?,
             indexer: (own == OVERLAPPING).then(index).transpose()?,
             d: Dims {
                 form,
@@ -261,8 +276,8 @@ impl Windowed {
         let (d, tokens) = (&self.d, x.shape[0]);
         let positions: Vec<usize> = (first..first + tokens).collect();
         let table = rotary::table(ops, &d.frequencies, &positions, 1.0)?;
-        let low = ops.rmsnorm(&ops.linear(x, &self.wq_a)?, Some(&self.q_norm), d.eps)?;
-        let q = reshaped(&ops.linear(&low, &self.wq_b)?, &[tokens, d.heads, d.head_dim]);
+        let low = ops.rmsnorm(&ops.narrow(x, &self.wq_a)?, Some(&self.q_norm), d.eps)?;
+        let q = reshaped(&ops.narrow(&low, &self.wq_b)?, &[tokens, d.heads, d.head_dim]);
         let q = match d.form {
             Form::V4 => ops.rmsnorm(&q, None, d.eps)?,
             Form::V41 => q,
@@ -275,8 +290,9 @@ impl Windowed {
     fn keys(&self, ops: &Operators, x: &TensorView, first: usize) -> Result<Vec<f32>> {
         let positions: Vec<usize> = (first..first + x.shape[0]).collect();
         let table = rotary::table(ops, &self.d.frequencies, &positions, 1.0)?;
-        let kv = ops.rmsnorm(&ops.linear(x, &self.wkv)?, Some(&self.kv_norm), self.d.eps)?;
-        ops.download(&ops.rope(&kv, &table, Pairs::Neighbours, false)?)
+        let kv = ops.rmsnorm(&ops.narrow(x, &self.wkv)?, Some(&self.kv_norm), self.d.eps)?;
+        let kv = ops.rope(&kv, &table, Pairs::Neighbours, false)?;
+        ops.download(&ops.key(&kv, 2 * self.d.frequencies.len())?)
     }
 
     /// Adds keys to the window. The old ones stay until [`WindowedState::forget`]: early queries of the same step see them.
@@ -338,7 +354,7 @@ impl Windowed {
         let o = reshaped(&o, &[tokens, d.groups, d.heads * d.head_dim / d.groups]);
         let low = ops.empty(&[tokens, d.groups, d.o_rank])?;
         ops.by_head_into(&o, &self.wo_a, &low)?;
-        ops.linear(&reshaped(&low, &[tokens, d.groups * d.o_rank]), &self.wo_b)
+        ops.narrow(&reshaped(&low, &[tokens, d.groups * d.o_rank]), &self.wo_b)
     }
 }
 
@@ -381,8 +397,8 @@ impl Index {
         if pool.entries.is_empty() {
             return Ok(vec![vec![]; tokens]);
         }
-        let q = reshaped(&ops.linear(&new.low, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
-        let q = ops.rope(&q, &new.table, Pairs::Neighbours, false)?;
+        let q = reshaped(&ops.narrow(&new.low, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
+        let q = ops.index_operand(&ops.rope(&q, &new.table, Pairs::Neighbours, false)?)?;
         let u = ops.linear(x, &self.weights_proj)?;
         let ends: Vec<i32> = new.positions.iter().map(|&p| ((p + 1) / self.compressor.ratio) as i32).collect();
         let scores = ops.index_scores(&q, &pool.entries.upload(ops)?, &u, &ends)?;

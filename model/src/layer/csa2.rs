@@ -220,8 +220,9 @@ impl Entries {
         })?;
         let lat = ops.rmsnorm(&mean, Some(&self.norm), self.eps)?;
         let key = ops.rmsnorm(&ops.linear(&lat, &self.wk)?, Some(&self.k_norm), self.eps)?;
-        p.entries.extend(&ops.download(&entries)?);
-        p.keys.extend(&ops.download(&ops.rope(&key, &table, Pairs::Neighbours, false)?)?);
+        p.entries.extend(&ops.download(&ops.entry(&entries, 2 * self.frequencies.len())?)?);
+        let key = ops.index_operand(&ops.rope(&key, &table, Pairs::Neighbours, false)?)?;
+        p.keys.extend(&ops.download(&key)?);
         p.kv.drop_first(whole * r);
         p.score.drop_first(whole * r);
         Ok(())
@@ -239,8 +240,8 @@ impl Index {
             shared.blocks = vec![BTreeSet::new(); tokens];
             return Ok(());
         }
-        let q = reshaped(&ops.linear(&new.low, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
-        let q = ops.rope(&q, &new.table, Pairs::Neighbours, false)?;
+        let q = reshaped(&ops.narrow(&new.low, &self.wq_b)?, &[tokens, sizes.index_n_heads, sizes.index_head_dim]);
+        let q = ops.index_operand(&ops.rope(&q, &new.table, Pairs::Neighbours, false)?)?;
         let u = ops.linear(x, &self.weights_proj)?;
         let ends: Vec<i32> = new.positions.iter().map(|&p| ((p + 1) / ratio) as i32).collect();
         let mut scores = ops.index_scores(&q, &keys.upload(ops)?, &u, &ends)?;

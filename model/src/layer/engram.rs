@@ -150,6 +150,7 @@ impl Memory {
         let rows = self.rows(ops, history, first)?;
         let read = self.embed.pick(rows.iter().map(|&r| r as usize));
         let read = ops.upload(&[tokens, read.values.len() / tokens], &read.values)?;
+        let read = ops.narrow_input(&read)?;
         let keys = reshaped(&ops.linear(&read, &self.w_keys)?, &h.shape);
         ops.remember(h, &keys, &ops.linear(&read, &self.w_value)?, &self.weight, self.eps)
     }

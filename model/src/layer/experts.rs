@@ -4,7 +4,7 @@
 //! expert(x) = w2 · (silu(g) · u)         g = min(w1 x, limit)   u = clamp(w3 x, ±limit)    (no limit in V3)
 //! s = sigmoid(gate · x)  or  sqrt(softplus(gate · x))
 //! chosen: the k largest of s + bias (V3: among the best groups), or tid2eid[token] in hash layers
-//! y = Σ_chosen factor · s_e / Σ_chosen s · expert_e(x)  +  shared(x)
+//! y = Σ_chosen w2_e · (w_e · (silu(g) · u)_e)  +  shared(x)       w_e = factor · s_e / Σ_chosen s
 //! ```
 //!
 //! Rows go to their experts' order, one product an expert, and back. Source: DeepSeek-V3 report, 2.1.2; DeepSeek-V4 report.
@@ -40,7 +40,7 @@ impl Mlp {
     /// # Errors
     /// An operator's or the device's.
     pub fn forward(&self, ops: &Operators, x: &TensorView, limit: Option<f64>) -> Result<TensorView> {
-        ops.linear(&ops.swiglu(&ops.linear(x, &self.gate_up)?, limit)?, &self.down)
+        ops.narrow(&ops.swiglu(&ops.narrow(x, &self.gate_up)?, limit)?, &self.down)
     }
 }
 
@@ -114,7 +114,7 @@ impl Experts {
             hash: self.tid2eid.as_ref().map(|table| (&tokens, table)),
         };
         let routing = ops.gate(&ops.linear(x, &self.gate)?, &self.bias, &gate)?;
-        let sent = ops.dispatch(x, &routing, moe.n_routed_experts)?;
+        let sent = ops.dispatch(&ops.narrow_input(x)?, &routing, moe.n_routed_experts)?;
 
         let used = || self.experts.iter().zip(&sent.of_expert).filter(|(_, rows)| !rows.is_empty());
         let slots = sent.rows.shape[0];
@@ -123,12 +123,12 @@ impl Experts {
             let part = |t: &TensorView| rows_of(t, rows.start, rows.len());
             ops.linear_into(&part(&sent.rows), &expert.gate_up, &part(&inner))?;
         }
-        let act = ops.swiglu(&inner, limit)?;
+        let act = ops.narrow_input(&ops.weighted_swiglu(&inner, limit, &routing, &sent)?)?;
         let out = ops.empty(&[slots, x.shape[1]])?;
         for (expert, rows) in used() {
             let part = |t: &TensorView| rows_of(t, rows.start, rows.len());
             ops.linear_into(&part(&act), &expert.down, &part(&out))?;
         }
-        ops.add(&ops.combine(&out, &routing, &sent)?, &self.shared.forward(ops, x, limit)?)
+        ops.add(&ops.combine(&out, &sent)?, &self.shared.forward(ops, x, limit)?)
     }
 }
