@@ -208,7 +208,6 @@ pub fn run(dir: &Path, device: &Device) -> Result<Vec<Check>> {
             checks.extend(rounded("qat_decode_logits", &model, &got, &want)?);
         }
     }
-    debug_assert!(decoded.len() == case.greedy.len() * vocab);
     Ok(checks)
 }
 

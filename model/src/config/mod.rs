@@ -11,7 +11,7 @@ mod read;
 pub use read::{ConfigError, Problem};
 
 use read::{Reader, shown};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Keys that change nothing in the network.
@@ -340,10 +340,4 @@ fn architecture(r: &mut Reader<'_>, kind: &str) {
         let next = "one of the two keys is wrong; copy both from the published checkpoint";
         r.wrong("architectures", format!("[\"{want}\"], since `model_type` is {kind}"), shown(value), next);
     }
-}
-
-/// The keys of a map, for tests that change each of them.
-#[doc(hidden)]
-pub fn keys(map: &Map<String, Value>) -> Vec<String> {
-    map.keys().cloned().collect()
 }
