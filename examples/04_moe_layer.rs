@@ -221,8 +221,9 @@ fn the_layer_agrees_with_plain_loops_and_loses_no_slot() {
         Sizes { tokens: 3, hidden: 256, inner: 128, experts: 6, topk: 1 },
     ] {
         let (got, error) = run("cpu", s).expect("it runs on every machine");
-        // Two roundings to 4 bits a factor, each about 2 % of a number.
-        assert!(error < 5e-3, "{error}");
+        // A rounding to 4 bits is off by 2.6 % in the mean square, 7e-4 squared. A row of the result has seen two in `g`, two in
+        // `u` and two of its own; where `g` is negative, g·σ(g) moves by up to twice its share. Eight of them, and half more.
+        assert!(error < 12.0 * 7e-4, "{error}");
         assert!(error > 0.0);
         assert_eq!(load(s, &got).iter().sum::<usize>(), s.tokens * s.topk);
         assert!(got.weights.chunks(s.topk).all(|w| (w.iter().sum::<f64>() - 1.0).abs() < 1e-5));

@@ -11,6 +11,7 @@ use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::Access;
 use kiln_codegen::spec::{DimExpr, KernelInfo, ParamInfoKind, Problem, Split};
 use kiln_runtime::Device;
+use std::sync::Arc;
 
 /// What a launch showed along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +63,8 @@ fn companions(
 ) -> Result<(), String> {
     let name = |arg: &Arg| match arg {
         Arg::Tensor(v) => problem.tensors.iter().find(|(_, t)| {
-            let same = t.memory.address() == v.memory.address() && t.offset_bytes == v.offset_bytes;
+            // Not by address: tensors without elements may share one.
+            let same = Arc::ptr_eq(&t.memory, &v.memory) && t.offset_bytes == v.offset_bytes;
             same && t.shape.len() == v.shape.len()
         }),
         Arg::Scalar(_) | Arg::Absent | Arg::Workspace { .. } => None,

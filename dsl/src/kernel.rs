@@ -105,13 +105,8 @@ impl Cx<'_> {
                     Some(&value) => s.b.ix_const(value as i64),
                     None => {
                         let multiple_of = self.request.multiples.get(&d.name).map_or(1, |&m| m.max(1) as i64);
-                        let sym = Sym {
-                            name: d.name.clone(),
-                            kind: SymKind::Dim,
-                            multiple_of,
-                            min: 0,
-                            max: i64::from(i32::MAX),
-                        };
+                        let sym =
+                            Sym { name: d.name.clone(), kind: SymKind::Dim, multiple_of, min: 0, max: self.largest() };
                         let sym = s.b.sym(sym);
                         s.b.ix_sym(sym)
                     }
@@ -203,7 +198,7 @@ impl Cx<'_> {
                             kind: SymKind::Stride { param: at as u32, axis: axis as u32 },
                             multiple_of: multiple.map_or(1, |&m| m as i64),
                             min: 0,
-                            max: if self.request.wide_index { 1 << 40 } else { i64::from(i32::MAX) },
+                            max: self.largest(),
                         });
                         let sym = SymId(k.syms.len() as u32 - 1);
                         k.intern(IxExpr::Sym(sym))
@@ -212,6 +207,10 @@ impl Cx<'_> {
             });
         }
         strides
+    }
+    /// Upper bound of a symbol. Where an offset needs more than 31 bits, every factor of it may, as far as a build knows.
+    fn largest(&self) -> i64 {
+        if self.request.wide_index { 1 << 40 } else { i64::from(i32::MAX) }
     }
     /// An extent or stride expression.
     fn dim(&self, k: &mut Kernel, d: &DimExpr) -> IxId {

@@ -67,10 +67,10 @@ impl Device {
     /// A view of another device or one that leaves its memory; a fault of a kernel that ran.
     pub fn download(&self, view: &TensorView) -> Result<HostTensor> {
         let what = || format!("download of {} {:?}", view.dtype, view.shape);
-        if view.memory.device() != self.name() {
+        if view.memory.device() != self.memory_device() {
             return Err(Error::Tensor {
                 what: what(),
-                expected: format!("memory on {}", self.name()),
+                expected: format!("memory on {}", self.memory_device()),
                 got: format!("memory on {}", view.memory.device()),
             });
         }

@@ -148,7 +148,7 @@ fn compare(k: &Kernel, name: &str, args: &[Arg], expected: &[Arg], wrong: &mut V
 /// What a target refuses, by name: 4-bit floats, rows that a table names, f32 operands, conversions to i8; on arch 2201 also
 /// whatever needs gathers, conversions to or products of e4m3, folds of a region or along columns.
 const REFUSED: &[(Target, &[&str])] = &[
-    (Target::Ascend950, &["casts", "gemm_fp4", "gemm_odd", "paged"]),
+    (Target::Ascend950, &["casts", "gemm_fp4", "gemm_odd", "paged", "pairs"]),
     (
         Target::Ascend910b,
         &[
@@ -162,6 +162,7 @@ const REFUSED: &[(Target, &[&str])] = &[
             "gemm_odd",
             "attention",
             "paged",
+            "pairs",
         ],
     ),
 ];

@@ -143,7 +143,7 @@ pub const TABLE: &[Mutation] = &[
     source(
         GEMM,
         "missing zero fill past the end",
-        "bf16.rs:70:13",
+        "load_a: parallel",
         "ki_ahead * 64 + j < k ? 16 : 0",
         "ki_ahead * 64 + j < k ? 16 : 16",
     ),

@@ -70,6 +70,9 @@ pub fn apply(kernel: &Kernel, s: &Schedule, caps: &Caps) -> Result<Kernel, Reaso
     }
     let turns = ring.turns.max(1);
     let sharing = math.instances / turns;
+    if !ring.depth.is_multiple_of(turns) {
+        return Err(format!("{turns} warp groups in turn do not divide the {} slots of `{}`", ring.depth, ring.name));
+    }
     let rows = parts.tile[0] / sharing.max(1);
     if rows == 0 || sharing * turns != math.instances || rows * sharing != parts.tile[0] || rows % 64 != 0 {
         return Err(format!(

@@ -106,7 +106,7 @@ pub fn automatic(k: &Kernel, caps: &Caps, o: &Options) -> Result<Schedule, Reaso
         s.cluster = Some(ClusterSpec { size: shared, axis: None });
     }
     let stages = match (&k.op(parts.main).op, o.stages) {
-        (Op::For { stages, .. }, 0) => *stages,
+        (Op::For { stages, .. }, 0) => (*stages / turns).max(1) * turns,
         (_, n) => n,
     };
     let tiles: Vec<&str> = names.iter().map(String::as_str).collect();

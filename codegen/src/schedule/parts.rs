@@ -262,9 +262,9 @@ fn group_rows(k: &Kernel, head: &[OpId], cond: ValueId) -> Option<(GroupRows, Op
         _ => return None,
     };
     let IxExpr::Var(counted) = k.ix_expr(count) else { return None };
-    let clamp = head.iter().find_map(|&id| match k.op(id).op {
-        Op::ClampIndex { var, value, lo, hi } if var == counted => Some((value, lo, hi)),
-        _ => None,
+    let clamp = head.iter().find_map(|&id| {
+        let Op::ClampIndex { var, value, lo, hi } = k.op(id).op else { return None };
+        (var == counted).then_some((value, lo, hi))
     });
     let (value, lo, room) = clamp?;
     let Op::Load { view, index, .. } = &k.op(k.value(value).def?).op else { return None };

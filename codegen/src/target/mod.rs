@@ -77,6 +77,8 @@ pub struct Caps {
     pub warp_group_matrix: bool,
     /// A kernel can start while the one before it ends.
     pub dependent_launch: bool,
+    /// The smallest or largest of three integers in one instruction.
+    pub fused_min_max: bool,
 }
 
 impl Target {
@@ -118,6 +120,7 @@ impl Target {
                 fp8_conversion: false,
                 warp_group_matrix: false,
                 dependent_launch: false,
+                fused_min_max: false,
             }),
             Target::Sm90a | Target::Sm100a => Some(Caps {
                 warp_group_matrix: matches!(self, Target::Sm90a),
@@ -130,6 +133,7 @@ impl Target {
                 cluster_blocks: 16,
                 fp8_conversion: true,
                 dependent_launch: true,
+                fused_min_max: true,
             }),
         }
     }

@@ -37,11 +37,11 @@ struct Sum {
 };
 struct Max {
     static DEV float apply(float a, float b) { return fmaxf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return a < b ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return max_of(a, b); }
 };
 struct Min {
     static DEV float apply(float a, float b) { return fminf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return b < a ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return min_of(a, b); }
 };
 struct And { template <typename T> static DEV T apply(T a, T b) { return (T)(a & b); } };
 struct Or { template <typename T> static DEV T apply(T a, T b) { return (T)(a | b); } };

@@ -5,6 +5,10 @@ typedef long long i64; typedef unsigned long long u64;
 typedef u16 bf16; typedef u16 f16; typedef u8 e4m3; typedef u8 e5m2; typedef u8 e8m0;
 #define DEV __device__ __forceinline__
 
+// Smaller and larger integer.
+template <typename T> DEV T min_of(T a, T b) { return b < a ? b : a; }
+template <typename T> DEV T max_of(T a, T b) { return a < b ? b : a; }
+
 // Combining values of several threads. Lanes combine neighbours first, then pairs of pairs; every lane gets the result.
 struct Sum {
     static DEV float apply(float a, float b) { return a + b; }
@@ -14,11 +18,11 @@ struct Sum {
 };
 struct Max {
     static DEV float apply(float a, float b) { return fmaxf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return a < b ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return max_of(a, b); }
 };
 struct Min {
     static DEV float apply(float a, float b) { return fminf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return b < a ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return min_of(a, b); }
 };
 struct And { template <typename T> static DEV T apply(T a, T b) { return (T)(a & b); } };
 struct Or { template <typename T> static DEV T apply(T a, T b) { return (T)(a | b); } };

@@ -72,6 +72,13 @@ template <int W, int N, typename T> DEV void ld_global_if(T (&r)[N], const T* p,
     }
 }
 
+// Smaller and larger integer. Signed ones are compared as unsigned: ptxas 13.0 makes one instruction of max(max(a, -b), c)
+// and loses the sign of b; with unsigned numbers it does not.
+template <typename T> DEV T min_of(T a, T b) { return b < a ? b : a; }
+template <typename T> DEV T max_of(T a, T b) { return a < b ? b : a; }
+template <> DEV int min_of<int>(int a, int b) { return (int)(min_of((u32)a ^ 1u << 31, (u32)b ^ 1u << 31) ^ 1u << 31); }
+template <> DEV int max_of<int>(int a, int b) { return (int)(max_of((u32)a ^ 1u << 31, (u32)b ^ 1u << 31) ^ 1u << 31); }
+
 // Combining values of several threads. Lanes combine neighbours first, then pairs of pairs; every lane gets the result.
 struct Sum {
     static DEV float apply(float a, float b) { return a + b; }
@@ -81,11 +88,11 @@ struct Sum {
 };
 struct Max {
     static DEV float apply(float a, float b) { return fmaxf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return a < b ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return max_of(a, b); }
 };
 struct Min {
     static DEV float apply(float a, float b) { return fminf(a, b); }
-    template <typename T> static DEV T apply(T a, T b) { return b < a ? b : a; }
+    template <typename T> static DEV T apply(T a, T b) { return min_of(a, b); }
 };
 struct And { template <typename T> static DEV T apply(T a, T b) { return (T)(a & b); } };
 struct Or { template <typename T> static DEV T apply(T a, T b) { return (T)(a | b); } };

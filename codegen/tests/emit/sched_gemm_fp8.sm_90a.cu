@@ -5,9 +5,12 @@ typedef long long i64; typedef unsigned long long u64;
 typedef u16 bf16; typedef u16 f16; typedef u8 e4m3; typedef u8 e5m2; typedef u8 e8m0;
 #define DEV __device__ __forceinline__
 
-// Smaller and larger integer.
+// Smaller and larger integer. Signed ones are compared as unsigned: ptxas 13.0 makes one instruction of max(max(a, -b), c)
+// and loses the sign of b; with unsigned numbers it does not.
 template <typename T> DEV T min_of(T a, T b) { return b < a ? b : a; }
 template <typename T> DEV T max_of(T a, T b) { return a < b ? b : a; }
+template <> DEV int min_of<int>(int a, int b) { return (int)(min_of((u32)a ^ 1u << 31, (u32)b ^ 1u << 31) ^ 1u << 31); }
+template <> DEV int max_of<int>(int a, int b) { return (int)(max_of((u32)a ^ 1u << 31, (u32)b ^ 1u << 31) ^ 1u << 31); }
 
 // A warp: one lane for all of it, and values that are the same in all lanes.
 DEV u32 lane_index() { u32 x; asm("mov.u32 %0, %%laneid;" : "=r"(x)); return x; }

@@ -21,7 +21,7 @@ use kiln_codegen::abi::{Arg, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -216,6 +216,12 @@ impl OpSpec for KvCompressor {
         let turned = rope_partial::reference(&normed, &cos?, &sin?, [s.rows(), 1, s.d], s.half, (true, false));
         let shape = [s.rows(), s.d];
         Ok([("pooled".into(), f32_tensor(&shape, &pooled)), ("normed_rope".into(), f32_tensor(&shape, &turned))].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        // With overlap a chunk reads the one before it.
+        let Some(s) = shape_of(specs, params).ok().filter(|s| s.wide == s.d) else { return vec![] };
+        let tensors = [("kv", s.ratio), ("score", s.ratio), ("cos", 1), ("sin", 1), ("pooled", 1), ("normed_rope", 1)];
+        vec![p::split("chunks", s.rows(), 1, &tensors.map(|(name, span)| (name, 0, span)))]
     }
     fn tolerance(&self, output: &str, _: &Params) -> Tolerance {
         match output {

@@ -276,7 +276,9 @@ mod tests {
             for (t, want) in written.iter().enumerate() {
                 assert_eq!(cache::reference(layout, &bytes, page, t), *want, "{record:?} {t}");
                 let error = want.iter().zip(token(t)).map(|(a, b)| (a - b as f64).abs()).fold(0.0, f64::max);
-                assert!(error > 0.0 && error < if record == Record::V41Fp4 { 0.6 } else { 0.2 }, "{record:?} {error}");
+                // Half of the widest gap, 4 to 6, times the largest scale: 4/6, and 1/16 more by its own rounding.
+                let most = if record == Record::V41Fp4 { 4.0 / 6.0 * (17.0 / 16.0) } else { 0.2 };
+                assert!(error > 0.0 && error < most, "{record:?} {error}");
             }
         }
     }

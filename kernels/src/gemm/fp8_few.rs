@@ -182,7 +182,8 @@ pub(crate) fn suggest(config: &mut Config, [m, n, k]: [usize; 3]) {
         ("columns", 64),
         ("k_splits", splits),
         ("k_chains", chains),
-        ("slots", stages.clamp(chains, 16)),
+        // Each warp group has slots of its own.
+        ("slots", (stages.min(16) / chains).max(1) * chains),
     ];
     for (name, x) in fields {
         config.0.insert(name.into(), ConfigValue::Int(x));

@@ -16,7 +16,7 @@ use kiln_codegen::abi::{Arg, Plan, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Literal};
 use kiln_codegen::spec::{
-    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem,
+    Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
 use kiln_codegen::tune::ConfigValue;
@@ -133,6 +133,12 @@ impl OpSpec for MhcSinkhorn {
         let y: Vec<f64> =
             x.chunks(s.size * s.size).flat_map(|m| reference_sinkhorn(m, s.size, s.iters, s.eps)).collect();
         Ok([("y".into(), f32_tensor(&specs["x"].shape, &y))].into())
+    }
+    fn splits(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Vec<Split> {
+        if shape_of(specs, params).is_err() {
+            return vec![];
+        }
+        vec![p::split("tokens", specs["x"].shape[0], 1, &[("x", 0, 1), ("y", 0, 1)])]
     }
     fn tolerance(&self, _: &str, _: &Params) -> Tolerance {
         Tolerance::AllCloseOr { abs: 1e-5, rel: 1e-5, cos_diff: None }

@@ -29,6 +29,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a kind of device implements.
 pub(crate) trait Backend: Debug + Send + Sync {
     fn name(&self) -> &str;
+    /// Device its memory says it is on: another one where both are the host's.
+    fn memory_device(&self) -> &str {
+        self.name()
+    }
     fn info(&self) -> DeviceInfo;
     /// Zeroed memory.
     fn alloc(&self, bytes: usize) -> Result<Arc<dyn Memory>>;
@@ -188,6 +192,10 @@ impl Device {
     pub fn name(&self) -> &str {
         self.backend.name()
     }
+    /// What its memory says it is on: `cpu` where it is the host's, otherwise its name.
+    pub(crate) fn memory_device(&self) -> &str {
+        self.backend.memory_device()
+    }
     /// What kernels are built for.
     pub fn target(&self) -> Target {
         self.info().target
@@ -326,7 +334,7 @@ impl Stream {
 
     fn bind<'a>(&self, launch: &'a Launch, args: Vec<kiln_codegen::abi::Arg>) -> Result<Ready<'a>> {
         let bound = bind::bind(&*launch.kernel, &launch.config, &args)?;
-        let here = self.device.name();
+        let here = self.device.memory_device();
         for (param, arg) in launch.kernel.info().params.iter().zip(&args) {
             if let kiln_codegen::abi::Arg::Tensor(v) = arg
                 && v.memory.device() != here

@@ -47,6 +47,9 @@ impl Backend for Vm {
     fn name(&self) -> &str {
         &self.name
     }
+    fn memory_device(&self) -> &str {
+        "cpu"
+    }
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.name.clone(),

@@ -29,6 +29,6 @@ fn runs_one(device: &kiln_runtime::Device) {
 #[test]
 fn other_targets_are_named() {
     let e = kiln_runtime::open("sim:sm_100a").expect_err("not yet");
-    assert!(e.to_string().contains("expected sim:sm_80 or sim:sm_90a"), "{e}");
+    assert!(e.to_string().contains("expected sim:sm_80, sim:sm_90a, sim:ascend910b or sim:ascend950"), "{e}");
     assert_eq!(e.exit_code(), 2);
 }

@@ -4,8 +4,8 @@ use super::Emitter;
 use super::expr::{Text, literal, memory_type};
 use super::prelude::Snippet;
 use crate::ir::{
-    Access, Base, Buffer, BufferId, DType, Gather, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamKind, SchedOp, Space,
-    ValueId, ViewId,
+    Access, Base, Buffer, BufferId, DType, Gather, IxExpr, IxId, Kernel, Literal, Op, OpId, ParamId, ParamKind,
+    SchedOp, Space, ValueId, ViewId,
 };
 use crate::pass::access::{Stride, in_range, strides};
 use crate::pass::distribute::constant_index;
@@ -105,9 +105,15 @@ impl Emitter<'_> {
     }
 
     /// Short name of what a view looks at, for names of loaded values.
-    pub fn base_name(&self, view: ViewId) -> String {
+    /// Name of a parameter, which the text uses: of a kernel with roles, others are left out of the signature.
+    pub fn param(&mut self, p: ParamId) -> String {
+        self.frame.used_params.insert(p);
+        self.params[p.0 as usize].clone()
+    }
+
+    pub fn base_name(&mut self, view: ViewId) -> String {
         match self.k.view(view).base {
-            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Param(p) => self.param(p),
             Base::Buffer(b) => self.buffer(b),
         }
     }
@@ -123,13 +129,12 @@ impl Emitter<'_> {
         let ty = memory_type(v.dtype);
         let (name, constant, stored) = match v.base {
             Base::Param(p) => {
-                self.frame.used_params.insert(p);
                 let (constant, dtype) = match &self.k.param(p).kind {
                     ParamKind::Tensor { dtype, access, .. } => (*access == Access::In, *dtype),
                     ParamKind::Scalar { dtype, .. } => (true, *dtype),
                     ParamKind::Absent => (true, DType::U8),
                 };
-                (self.params[p.0 as usize].clone(), constant, dtype)
+                (self.param(p), constant, dtype)
             }
             Base::Buffer(b) => (self.buffer(b), false, self.k.buffer(b).dtype),
         };

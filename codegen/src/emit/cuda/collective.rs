@@ -203,7 +203,7 @@ impl Emitter<'_> {
         let v = self.k.view(src);
         let name = match v.base {
             Base::Buffer(b) => self.buffer(b),
-            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Param(p) => self.param(p),
         };
         let mut sum = self.ix(v.offset);
         let rank = extents.len();
@@ -281,7 +281,7 @@ impl Emitter<'_> {
         let v = self.k.view(src);
         let base = match v.base {
             Base::Buffer(b) => self.buffer(b),
-            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Param(p) => self.param(p),
         };
         let mut sum = self.ix(v.offset);
         let others: Vec<usize> = (0..extents.len()).filter(|&x| x != axis && extents[x] > 1).collect();
@@ -472,7 +472,7 @@ impl Emitter<'_> {
         let v = self.k.view(src);
         let name = match v.base {
             Base::Buffer(b) => self.buffer(b),
-            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Param(p) => self.param(p),
         };
         let offset = self.ix(v.offset);
         if offset.is_zero() { name } else { format!("({})", Text::offset(&name, &offset)) }

@@ -101,7 +101,7 @@ impl Emitter<'_> {
         let v = self.k.view(view);
         let name = match v.base {
             Base::Buffer(b) => self.buffer(b),
-            Base::Param(p) => self.params[p.0 as usize].clone(),
+            Base::Param(p) => self.param(p),
         };
         let offset = self.ix(v.offset);
         let base = if offset.is_zero() { name } else { format!("({})", Text::offset(&name, &offset)) };

@@ -88,8 +88,9 @@ impl Snippet {
     /// What stands before this one.
     fn needs(self) -> &'static [Snippet] {
         match self {
-            Snippet::ReduceNarrow => &[Snippet::Bf16, Snippet::F16, Snippet::Reduce],
-            Snippet::Scan => &[Snippet::Reduce],
+            Snippet::ReduceNarrow => &[Snippet::Bf16, Snippet::F16, Snippet::MinMax, Snippet::Reduce],
+            Snippet::Reduce => &[Snippet::MinMax],
+            Snippet::Scan => &[Snippet::MinMax, Snippet::Reduce],
             Snippet::Fragments => &[Snippet::Widen],
             Snippet::TmaLoad | Snippet::TmaStore => &[Snippet::Shared, Snippet::TensorMap],
             Snippet::Cluster | Snippet::Mbarrier | Snippet::Wgmma | Snippet::Stmatrix => &[Snippet::Shared],
@@ -105,7 +106,6 @@ impl Snippet {
             | Snippet::Index
             | Snippet::MinMax
             | Snippet::Opaque
-            | Snippet::Reduce
             | Snippet::AsyncCopy
             | Snippet::E2m1
             | Snippet::Matrix
@@ -147,6 +147,7 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Integer => include_str!("prelude/device/integer.cuh"),
         Snippet::Cast => include_str!("prelude/device/cast.cuh"),
         Snippet::Index => include_str!("prelude/device/index.cuh"),
+        Snippet::MinMax if caps.fused_min_max => include_str!("prelude/device/minmax_unsigned.cuh"),
         Snippet::MinMax => include_str!("prelude/device/minmax.cuh"),
         Snippet::Opaque => include_str!("prelude/device/opaque.cuh"),
         Snippet::Reduce => include_str!("prelude/device/reduce.cuh"),

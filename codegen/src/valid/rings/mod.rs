@@ -148,13 +148,15 @@ impl<'k> Roles<'k> {
                 out.kernel("V0536", m, "a ring has at least one of each");
             }
             let shared = |c: &&RoleId| known(**c) && !k.roles[c.0 as usize].instances.is_multiple_of(ring.turns.max(1));
-            if ring.turns == 0 || ring.turns > ring.depth.max(1) || ring.consumers.iter().any(|c| shared(&c)) {
+            // A slot whose fills different instances wait for: one may wait for the second fill while the first is still on its
+            // way, and a parity that cannot tell the two lets it pass.
+            let mixed = ring.turns == 0 || !ring.depth.is_multiple_of(ring.turns);
+            if mixed || ring.consumers.iter().any(|c| shared(&c)) {
                 let m = format!(
-                    "instances take turns of {} at ring `{}` of {} slots, and are not a multiple of that",
+                    "instances take turns of {} at ring `{}` of {} slots; slots or instances are not a multiple of that",
                     ring.turns, ring.name, ring.depth
                 );
-                let help =
-                    "give the ring at least as many slots as instances take turns, and the consumer a multiple of them";
+                let help = "give the ring and its consumer a multiple of as many slots and instances as take turns";
                 out.kernel("V0536", m, help);
             }
             for (p, part) in ring.parts.iter().enumerate() {

@@ -227,8 +227,7 @@ impl Emitter<'_> {
         if !plain || v.dtype != DType::I32 || !v.guards.is_empty() || v.gather.is_some() {
             return None;
         }
-        self.frame.used_params.insert(p);
-        Some(format!("{}[{group}]", self.params[p.0 as usize]))
+        Some(format!("{}[{group}]", self.param(p)))
     }
 
     /// Place of a unit along each axis: in panels along axis 0, axis 0 fastest inside a panel; a third axis is slowest.
