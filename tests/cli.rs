@@ -368,7 +368,7 @@ fn unknown_names_get_the_nearest_one() {
     refused(&["run", "rmsnorm", "--dtype", "x=f99"], 2, &["`f99`", "f16"]);
     refused(&["run", "rmsnorm", "--dtype", "q=f16"], 2, &["`q`", "weight"]);
     refused(&["run", "--devise", "cpu"], 2, &["--devise", "--device"]);
-    refused(&["generate"], 2, &["`generate`", "list", "emit", "check", "doctor"]);
+    refused(&["simulate"], 2, &["`simulate`", "list", "emit", "check", "doctor"]);
     refused(&["run", "--only", "("], 2, &["--only", "`(`"]);
     refused(&["run", "--only", "matches nothing"], 2, &["none that matches"]);
     refused(&["run", "--case", "nope"], 2, &["--case", "`nope`", "kiln list"]);
@@ -504,6 +504,102 @@ fn projects_are_made_whole_or_not_at_all() {
     works(&mut command(&["new", &at("mine")]));
     refused(&["new", &at("mine")], 2, &["does not exist yet"]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn models_are_described_and_compared() {
+    let case = "tests/data/models/v3";
+    let described = rows(&["model", "inspect", case], 0);
+    let names = [
+        "dir",
+        "architecture",
+        "files",
+        "tensors",
+        "bytes",
+        "bytes_by_dtype",
+        "layers",
+        "cache_bytes_per_token",
+        "faults",
+    ];
+    fields(&described, "model inspect", &names);
+    assert_eq!((&described[0]["architecture"], &described[0]["tensors"]), (&"v3".into(), &91.into()));
+    // Three layers of 32 + 16 numbers of two bytes.
+    assert_eq!(described[0]["cache_bytes_per_token"], 288.0);
+    assert!(stdout(&kiln(&["model", "inspect", case])).contains("latent; experts"));
+
+    let checks = rows(&["model", "verify", case, "tests/data/models/v41"], 0);
+    fields(&checks, "model verify", &["case", "check", "status", "value", "limit", "device", "reason"]);
+    let status = |case: &str| -> BTreeSet<_> {
+        checks.iter().filter(|r| r["case"] == case).filter_map(|r| r["status"].as_str()).collect()
+    };
+    assert_eq!(status("v3"), BTreeSet::from(["ok"]));
+    assert!(status("v41").is_subset(&BTreeSet::from(["ok", "skip"])), "{checks:?}");
+
+    refused(&["model"], 2, &["inspect", "verify", "Usage:"]);
+    refused(&["model", "verify"], 2, &["<DIRS>"]);
+    refused(&["model", "inspect", "no/such"], 2, &["no/such/config.json", "next:"]);
+    refused(&["model", "verify", "tests/data/units"], 2, &["tests/data/units/case.json", "next:"]);
+    let dir = tempfile::tempdir().unwrap();
+    let config = std::fs::read_to_string(root().join(case).join("config.json")).unwrap();
+    std::fs::write(dir.path().join("config.json"), config.replace("\"n_group\": 4", "\"n_group\": 3")).unwrap();
+    let at = dir.path().to_str().unwrap();
+    refused(
+        &["model", "inspect", at],
+        2,
+        &["`n_group`", "expected a divisor of `n_routed_experts`, 8, got 3", "next:"],
+    );
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    refused(&["model", "inspect", at], 2, &["model.safetensors.index.json", "found neither"]);
+    let model = root().join("tests/data/models/v32/model.safetensors");
+    std::fs::copy(model, dir.path().join("model.safetensors")).unwrap();
+    let found = rows(&["model", "inspect", at], 1);
+    let faults = found[0]["faults"].as_array().unwrap();
+    assert!(faults.iter().any(|f| f["kind"] == "extra" && f["tensor"].as_str().unwrap().contains("indexer")));
+}
+
+#[test]
+fn tiny_models_are_written_and_generate() {
+    let dir = tempfile::tempdir().unwrap();
+    for arch in ["v3", "v32", "v4", "v41"] {
+        let at = dir.path().join(arch);
+        let at = at.to_str().unwrap();
+        let made = rows(&["model", "tiny", "--arch", arch, at], 0);
+        fields(&made, "model tiny", &["dir", "architecture", "tensors", "bytes"]);
+        let found = rows(&["model", "inspect", at], 0);
+        assert_eq!((&found[0]["architecture"], &found[0]["tensors"]), (&arch.into(), &made[0]["tensors"]));
+        refused(&["model", "tiny", "--arch", arch, at], 2, &["config.json", "next:"]);
+        if arch == "v41" {
+            // What a tokenizer would give for its n-grams is in no file of the checkpoint.
+            refused(&["generate", "--model", at, "--ids", "5"], 2, &["compressed", "next:"]);
+            continue;
+        }
+        let ids = |more: &[&str]| {
+            let args = [&["generate", "--model", at, "--ids", "5,17,200", "--max-tokens", "9"], more].concat();
+            let made = rows(&args, 0);
+            fields(&made, "generate", &["id", "ids", "text", "finish", "usage"]);
+            assert!(["stop", "length"].contains(&made[0]["finish"].as_str().unwrap()));
+            assert_eq!(made[0]["usage"]["prompt_tokens"], 3);
+            made[0]["ids"].clone()
+        };
+        assert_eq!(ids(&[]), ids(&["--seed", "7"]), "temperature 0 does not draw");
+        let drawn = ids(&["--temperature", "5", "--seed", "7"]);
+        assert_eq!(drawn, ids(&["--temperature", "5", "--seed", "7"]), "a seed repeats its tokens");
+        assert_ne!(drawn, ids(&["--temperature", "5", "--seed", "8"]));
+    }
+    let at = dir.path().join("v3");
+    let at = at.to_str().unwrap();
+    refused(&["model", "tiny", "--arch", "v5", at], 2, &["v5", "v41"]);
+    refused(&["generate", "--model", at, "--prompt", "x"], 2, &["--prompt", "next:"]);
+    refused(&["generate", "--model", at], 2, &["--ids", "next:"]);
+    refused(&["generate", "--model", at, "--ids", "256"], 2, &["`vocab_size` 256", "next:"]);
+    refused(&["generate", "--model", at, "--ids", "1", "--temperature=-1"], 2, &["--temperature", "next:"]);
+    let file = dir.path().join("requests.jsonl");
+    std::fs::write(&file, "{\"id\": \"a\", \"ids\": [3]}\n\n{\"ids\": [4, 5]}\n").unwrap();
+    let file = file.to_str().unwrap();
+    let made = rows(&["generate", "--model", at, "--jsonl", file, "--max-tokens", "2"], 0);
+    assert_eq!((made.len(), &made[0]["id"], &made[1]["id"]), (2, &"a".into(), &2.into()));
+    std::fs::write(file, "{\"ids\": []}").unwrap();
+    refused(&["generate", "--model", at, "--jsonl", file], 2, &["requests.jsonl:1", "next:"]);
 }
 
 /// The table between the markers of `README.md`: which operator has text for which target.

@@ -28,7 +28,9 @@ mod suggest;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use command::{bench, check, doctor, emit, explain, invariance as invariant, list, new, run, tour, tune};
+use command::{
+    bench, check, doctor, emit, explain, generate, invariance as invariant, list, model, new, run, tour, tune,
+};
 use failure::Failure;
 use kiln_codegen::spec::OpSpec;
 use output::Output;
@@ -67,6 +69,10 @@ enum Command {
     Tune(tune::Args),
     /// Say which kernels give a row the same bits whatever else is in the batch
     Invariance(invariant::Args),
+    /// Describe checkpoints, and compare models with expected numbers
+    Model(model::Args),
+    /// Continue prompts of token ids
+    Generate(generate::Args),
     /// Make a project with a kernel to start from
     New(new::Args),
     /// Describe this machine: devices, compilers, caches
@@ -113,6 +119,8 @@ fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -
         Some(Command::Bench(a)) => bench::run(ops, a, out),
         Some(Command::Tune(a)) => tune::run(ops, a, out),
         Some(Command::Invariance(a)) => invariant::run(ops, a, out),
+        Some(Command::Model(a)) => model::run(a, out),
+        Some(Command::Generate(a)) => generate::run(a, out),
         Some(Command::New(a)) => new::run(a, out),
         Some(Command::Doctor(a)) => doctor::run(a, out),
     }

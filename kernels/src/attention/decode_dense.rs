@@ -84,7 +84,7 @@ pub fn mla_decode_dense<O: Float>(
     let hi = (lo + cfg.split_tokens).min(len);
     let cache = kv.paged(table.pick(bi), page);
 
-    let a = attention_begin(rows, keys, dk, dv);
+    let a = attention_begin::<Bf16>(rows, keys, dk, dv);
     let (q_s, k_s) = (a.q, a.k);
     for (i, d) in parallel([rows, dk]) {
         let r = r0 + i;

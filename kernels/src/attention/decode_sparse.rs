@@ -106,7 +106,7 @@ pub fn mla_decode_sparse<O: Float>(
     warps(cfg.warps);
     let (qi, h0) = (qh / blocks, qh % blocks * rows);
 
-    let a = attention_begin(rows, keys, dk, dv);
+    let a = attention_begin::<Bf16>(rows, keys, dk, dv);
     copy(q.pick(bi).pick(qi).at((h0, 0)), a.q);
     let chosen = shared::<I32, 1>([keys]);
 

@@ -84,7 +84,7 @@ pub fn mha_prefill_dense(
         |r: Ix| -> Ix { if cfg.causal { (r + 1 - q0 + count).saturating_sub(queries).min(count) } else { count } };
 
     if r0 < q1 {
-        let a = attention_begin(rows, keys, dk, dv);
+        let a = attention_begin::<Bf16>(rows, keys, dk, dv);
         let values = shared::<Bf16, 2>([keys, dv]);
         let rest = shared::<Bf16, 2>([rows, keys]);
         let group = head / (h / hk);

@@ -4,10 +4,11 @@
 //! duplicates count twice, an index outside of `kv` counts not at all, and with `topk_length` only that many of the first
 //! entries count. A query that sees nothing gives zeros, `lse = +∞` and `max_logits = −∞`; neither includes the sink.
 //!
-//! *Tensors*: `q` `[s_q, h, d_qk]` bf16; `kv` `[s_kv, 1, d_qk]` bf16; `indices` `[s_q, 1, topk]` i32; `attn_sink` `[h]` f32 and
-//! `topk_length` `[s_q]` i32, may be left out; `out` `[s_q, h, d_v]` bf16; `max_logits`, `lse` `[s_q, h]` f32, natural.
+//! *Tensors*: `q` `[s_q, h, d_qk]` bf16 or f32; `kv` `[s_kv, 1, d_qk]` as `q`; `indices` `[s_q, 1, topk]` i32; `attn_sink` `[h]`
+//! f32 and `topk_length` `[s_q]` i32, may be left out; `out` `[s_q, h, d_v]` as `q`; `max_logits`, `lse` `[s_q, h]` f32, natural.
 //! *Cost*: `2·h·topk·(d_qk + d_v)` operations a query; compute bound for many heads.
-//! *Numerics*: `softmax.rs`; the list is walked in its order, `keys` entries a step.
+//! *Numerics*: `softmax.rs`; the list is walked in its order, `keys` entries a step. f32 is for exact comparisons: nothing is
+//! rounded, and no matrix unit helps.
 //! *Schedule*: some heads of one query a block. Rows that a list does not name are not read; they stand as zeros.
 //! *Source*: DeepSeek-V3.2, 2025.
 
@@ -52,25 +53,27 @@ pub struct SparsePrefillConfig {
     deterministic,
     batch_invariant(sq),
 )]
-pub fn mla_prefill_sparse(
+pub fn mla_prefill_sparse<T: Float>(
     cfg: &SparsePrefillConfig,
-    q: In![Bf16; sq, h, dk; strides(_, _, 1)],
-    kv: In![Bf16; skv, dk; strides(_, 1)],
+    q: In![T; sq, h, dk; strides(_, _, 1)],
+    kv: In![T; skv, dk; strides(_, 1)],
     indices: In![I32; sq, topk; strides(_, 1)],
     length: Option<In![I32; sq]>,
     sink: Option<In![F32; h]>,
-    out: Out![Bf16; 1, 1, sq, h, dv; strides(_, _, _, _, 1)],
+    out: Out![T; 1, 1, sq, h, dv; strides(_, _, _, _, 1)],
     max_logits: Out![F32; sq, h],
     lse: Out![F32; 1, 1, h, sq; strides(_, _, _, _)],
     scale: Scalar![F32],
     scale_log2: Scalar![F32],
-) {
+) where
+    (T, T, F32): Mma,
+{
     let (rows, keys) = (cfg.rows, cfg.keys);
     let (qi, block) = grid((sq, h.div_ceil(rows)));
     let h0 = block * rows;
     warps(cfg.warps);
 
-    let a = attention_begin(rows, keys, dk, dv);
+    let a = attention_begin::<T>(rows, keys, dk, dv);
     let named = shared::<I32, 1>([keys]);
     copy(q.pick(qi).at((h0, 0)), a.q);
     let count = if let Some(length) = length { length[qi].clamp_index(0, topk) } else { topk };
@@ -94,8 +97,13 @@ pub fn mla_prefill_sparse(
     attention_end(&a, &to, scale_log2, zero, zero, |i: Ix| (qi, h0 + i));
 }
 
+fn kernel_for(dtype: Data) -> Arc<dyn KernelDef> {
+    if dtype == Data::F32 { mla_prefill_sparse::kernel::<F32>() } else { mla_prefill_sparse::kernel::<Bf16>() }
+}
+
 /// What a problem asks for.
 struct Shape {
+    dtype: Data,
     queries: usize,
     tokens: usize,
     heads: usize,
@@ -112,9 +120,9 @@ pub struct MlaPrefillSparse;
 const OP: &str = "mla_prefill_sparse";
 
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
-    let q = p::input(OP, specs, "q", &[Data::Bf16], 3)?;
+    let q = p::input(OP, specs, "q", &[Data::Bf16, Data::F32], 3)?;
     let &[queries, heads, dk] = q.shape.as_slice() else { return Err(p::refuse(OP, "`q` has three axes")) };
-    let kv = p::input(OP, specs, "kv", &[Data::Bf16], 3)?;
+    let kv = p::input(OP, specs, "kv", &[q.dtype], 3)?;
     p::shaped(OP, kv, &[kv.shape[0], 1, dk], "one key head as wide as `q`")?;
     let indices = p::input(OP, specs, "indices", &[Data::I32], 3)?;
     p::shaped(OP, indices, &[queries, 1, indices.shape[2]], "one list a query")?;
@@ -129,7 +137,7 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
         return Err(p::refuse(OP, format!("{heads} heads, values of {dv} of {dk} columns; expected d_v <= d_qk")));
     }
     let scale = p::number(OP, params, "sm_scale", Some((dk as f64).powf(-0.5)))?;
-    Ok(Shape { queries, tokens: kv.shape[0], heads, topk: indices.shape[2], dk, dv, scale })
+    Ok(Shape { dtype: q.dtype, queries, tokens: kv.shape[0], heads, topk: indices.shape[2], dk, dv, scale })
 }
 
 /// The middle axis of extent 1 taken out.
@@ -150,17 +158,17 @@ impl OpSpec for MlaPrefillSparse {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![mla_prefill_sparse::kernel()]
+        [Data::Bf16, Data::F32].map(kernel_for).into()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
         let rows = [s.queries, s.heads];
-        let out = p::spec("out", Data::Bf16, &[s.queries, s.heads, s.dv]);
+        let out = p::spec("out", s.dtype, &[s.queries, s.heads, s.dv]);
         Ok(vec![out, p::spec("max_logits", Data::F32, &rows), p::spec("lse", Data::F32, &rows)])
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let kernel = mla_prefill_sparse::kernel();
+        let kernel = kernel_for(s.dtype);
         let dims = [("sq", s.queries), ("skv", s.tokens), ("h", s.heads), ("topk", s.topk), ("dk", s.dk), ("dv", s.dv)];
         let mut config = p::choose(configs, &kernel, &dims);
         p::at_most(&mut config, "rows", s.heads.next_power_of_two().max(16));
@@ -239,6 +247,13 @@ impl OpSpec for MlaPrefillSparse {
             make("lengths_and_sinks", [5, 40, 3, 64, 64, 70], Some(&[70.0, 0.0, 33.0, -4.0, 1000.0]), Some(&sinks)),
             make("nothing_chosen", [2, 10, 2, 64, 48, 0], None, None),
             make("no_tokens", [2, 0, 2, 64, 32, 20], None, None),
+            {
+                let mut case = make("f32", [3, 30, 3, 48, 32, 40], Some(&[40.0, 7.0, 0.0]), Some(&sinks));
+                for input in case.inputs.iter_mut().take(2) {
+                    input.tensor.dtype = Data::F32;
+                }
+                case
+            },
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

@@ -64,7 +64,7 @@ pub fn attention_sliding_window(
     let (first, last) = (r0 / h, ((r0 + (rows - 1)) / h).min(n - 1));
     let lo = (first + 1).saturating_sub(reach);
 
-    let a = attention_begin(rows, keys, d, d);
+    let a = attention_begin::<Bf16>(rows, keys, d, d);
     copy(q.merge_leading().at((r0, 0)), a.q);
     #[label(key_loop)]
     for step in pipeline(lo / keys..(last + 1).div_ceil(keys), cfg.stages) {

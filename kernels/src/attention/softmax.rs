@@ -2,8 +2,8 @@
 //! same attention in plain loops.
 //!
 //! Scores are kept unscaled; a weight is `exp2((score − maximum) · scale_log2)`, which stays exact for large scores. The
-//! running maximum starts finite, so that a tile without visible keys makes no NaN. Weights are rounded to bf16 for the
-//! product with values and summed unrounded. Not a kernel.
+//! running maximum starts finite, so that a tile without visible keys makes no NaN. Weights are rounded to the type of the
+//! values for the product with them and summed unrounded. Not a kernel.
 
 use dsl::prelude::*;
 
@@ -47,15 +47,15 @@ pub fn softmax_weights(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<
     shrink
 }
 
-/// Tiles of a block that works on `rows` queries and `keys` keys at a time.
+/// Tiles of a block that works on `rows` queries and `keys` keys of type `T` at a time.
 #[derive(Debug)]
-pub struct Attention {
+pub struct Attention<T: Float> {
     /// Queries.
-    pub q: Tile<Bf16, Shared, 2>,
+    pub q: Tile<T, Shared, 2>,
     /// Keys; their first columns are the values.
-    pub k: Tile<Bf16, Shared, 2>,
+    pub k: Tile<T, Shared, 2>,
     /// Rounded weights.
-    pub p: Tile<Bf16, Shared, 2>,
+    pub p: Tile<T, Shared, 2>,
     /// Scores.
     pub s: Tile<F32, Frag, 2>,
     /// Weighted sum of values.
@@ -66,10 +66,10 @@ pub struct Attention {
 
 /// Empty state.
 #[kernel_fn]
-pub fn attention_begin(rows: usize, keys: usize, dk: usize, dv: usize) -> Attention {
-    let q = shared::<Bf16, 2>([rows, dk]);
-    let k = shared::<Bf16, 2>([keys, dk]);
-    let p = shared::<Bf16, 2>([rows, keys]);
+pub fn attention_begin<T: Float>(rows: usize, keys: usize, dk: usize, dv: usize) -> Attention<T> {
+    let q = shared::<T, 2>([rows, dk]);
+    let k = shared::<T, 2>([keys, dk]);
+    let p = shared::<T, 2>([rows, keys]);
     let s = frag::<F32, 2>([rows, keys]);
     let acc = frag::<F32, 2>([rows, dv]);
     zero(acc);
@@ -79,20 +79,25 @@ pub fn attention_begin(rows: usize, keys: usize, dk: usize, dv: usize) -> Attent
 /// Takes in the keys in `a.k`, which are the values as well; `visible(i, j)` says whether query `i` sees key `j`. Invisible
 /// keys must be finite.
 #[kernel_fn]
-pub fn attend<F: Fn(Ix, Ix) -> V<Bool>>(a: &Attention, scale_log2: V<F32>, visible: F) {
+pub fn attend<T: Float, F: Fn(Ix, Ix) -> V<Bool>>(a: &Attention<T>, scale_log2: V<F32>, visible: F)
+where
+    (T, T, F32): Mma,
+{
     attend_values(a, a.k.cols(0, a.acc.extent(1)), None, scale_log2, visible);
 }
 
 /// Takes in the keys in `a.k` with their `values`, as [`attend`]. With a tile for the `rest`, what weights lose when they
 /// are rounded to bf16 is multiplied as well: 16 bits of a weight instead of 8.
 #[kernel_fn]
-pub fn attend_values<F: Fn(Ix, Ix) -> V<Bool>>(
-    a: &Attention,
-    values: Tile<Bf16, Shared, 2>,
-    rest: Option<Tile<Bf16, Shared, 2>>,
+pub fn attend_values<T: Float, F: Fn(Ix, Ix) -> V<Bool>>(
+    a: &Attention<T>,
+    values: Tile<T, Shared, 2>,
+    rest: Option<Tile<T, Shared, 2>>,
     scale_log2: V<F32>,
     visible: F,
-) {
+) where
+    (T, T, F32): Mma,
+{
     let (s, acc) = (a.s, a.acc);
     gemm_set(a.q, a.k.t(), s);
     for (i, j) in parallel(s.extents()) {
@@ -104,9 +109,9 @@ pub fn attend_values<F: Fn(Ix, Ix) -> V<Bool>>(
     }
     if let Some(rest) = rest {
         for (i, j) in parallel(s.extents()) {
-            let near = s[(i, j)].to::<Bf16>();
+            let near = s[(i, j)].to::<T>();
             a.p[(i, j)] = near;
-            rest[(i, j)] = (s[(i, j)] - near.to::<F32>()).to::<Bf16>();
+            rest[(i, j)] = (s[(i, j)] - near.to::<F32>()).to::<T>();
         }
     } else {
         copy_cast(s, a.p);
@@ -138,8 +143,8 @@ pub fn sink_factor(sink: V<F32>, lse: V<F32>) -> V<F32> {
 
 /// Divides by the sums and writes; `place(i)` is the query and head of row `i`. A row that saw no key gives zeros.
 #[kernel_fn]
-pub fn attention_end<O: Float, F: Fn(Ix) -> (Ix, Ix)>(
-    a: &Attention,
+pub fn attention_end<T: Float, O: Float, F: Fn(Ix) -> (Ix, Ix)>(
+    a: &Attention<T>,
     to: &Destination<O>,
     scale_log2: V<F32>,
     split: Ix,

@@ -4,8 +4,8 @@
 //! `w = weight_hidden · weight_embed`, `gate = σ(sign(dot) · √max(|dot|, clamp))` and `y = x + gate · v`. `sign(0) = 0`, so the
 //! gate of a zero row is ½.
 //!
-//! *Tensors*: `x`, `k` `[t, m, h]` bf16 for `m` streams; `v` `[t, h]` bf16; `weight_hidden`, `weight_embed` `[m, h]` bf16, or
-//! their product `weight_fused` `[m, h]` f32; `gate` `[t, m]` f32; `y` `[t, m, h]` bf16.
+//! *Tensors*: `x`, `k` `[t, m, h]` bf16 or f32 for `m` streams; `v` `[t, h]` as `x`; `weight_hidden`, `weight_embed` `[m, h]` bf16,
+//! or their product `weight_fused` `[m, h]` f32, which streams of f32 need; `gate` `[t, m]` f32; `y` `[t, m, h]` as `x`.
 //! *Cost*: 6 bytes moved per element and stream, and `v` once; memory bound.
 //! *Numerics*: f32 inside, sums in the kernel's declared order, one rounding at the store. A product of two bf16 is exact in f32.
 //! *Schedule*: a block a token, its streams one after another; a row stays in registers between the sums and the store.
@@ -35,15 +35,15 @@ pub struct EngramConfig {
 
 /// Gates rows.
 #[kernel(dims(h: fixed), deterministic, batch_invariant(t))]
-pub fn engram_gate<W: Float>(
+pub fn engram_gate<T: Float, W: Float>(
     cfg: &EngramConfig,
-    x: In![Bf16; t, m, h],
-    key: In![Bf16; t, m, h],
-    value: In![Bf16; t, h],
+    x: In![T; t, m, h],
+    key: In![T; t, m, h],
+    value: In![T; t, h],
     hidden: In![W; m, h],
     embed: Option<In![Bf16; m, h]>,
     gate: Out![F32; t, m],
-    y: Out![Bf16; t, m, h],
+    y: Out![T; t, m, h],
     eps: Scalar![F32],
     floor: Scalar![F32],
 ) {
@@ -69,7 +69,7 @@ pub fn engram_gate<W: Float>(
         let g = 1.0 / (1.0 + exp_precise(-signed));
         gate[(r, s)] = g;
         for j in parallel([h]) {
-            y[(r, s, j)] = (xf[j] + g * value[(r, j)].to::<F32>()).to::<Bf16>();
+            y[(r, s, j)] = (xf[j] + g * value[(r, j)].to::<F32>()).to::<T>();
         }
     }
 }
@@ -91,13 +91,21 @@ pub struct EngramGate;
 
 const OP: &str = "engram_gate";
 
+fn kernel_for(x: Data, fused: bool) -> Arc<dyn KernelDef> {
+    match (x == Data::F32, fused) {
+        (true, _) => engram_gate::kernel::<F32, F32>(),
+        (false, true) => engram_gate::kernel::<Bf16, F32>(),
+        (false, false) => engram_gate::kernel::<Bf16, Bf16>(),
+    }
+}
+
 /// Tokens, streams and hidden size, and whether the weights come fused.
 fn shape_of(specs: &p::Specs) -> Result<([usize; 3], bool), OpError> {
-    let x = p::input(OP, specs, "x", &[Data::Bf16], 3)?;
+    let x = p::input(OP, specs, "x", &[Data::Bf16, Data::F32], 3)?;
     let [t, m, h] = [x.shape[0], x.shape[1], x.shape[2]];
-    p::shaped(OP, p::input(OP, specs, "k", &[Data::Bf16], 3)?, &x.shape, "as `x`")?;
-    p::shaped(OP, p::input(OP, specs, "v", &[Data::Bf16], 2)?, &[t, h], "a row a token")?;
-    let fused = specs.contains_key("weight_fused");
+    p::shaped(OP, p::input(OP, specs, "k", &[x.dtype], 3)?, &x.shape, "as `x`")?;
+    p::shaped(OP, p::input(OP, specs, "v", &[x.dtype], 2)?, &[t, h], "a row a token")?;
+    let fused = specs.contains_key("weight_fused") || x.dtype == Data::F32;
     let weights: &[(&str, Data)] = if fused {
         &[("weight_fused", Data::F32)]
     } else {
@@ -120,17 +128,18 @@ impl OpSpec for EngramGate {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![engram_gate::kernel::<Bf16>(), engram_gate::kernel::<F32>()]
+        [(Data::Bf16, false), (Data::Bf16, true), (Data::F32, true)].map(|(x, fused)| kernel_for(x, fused)).into()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let ([t, m, h], _) = shape_of(specs)?;
         p::number(OP, params, "eps", Some(1e-20))?;
         p::number(OP, params, "clamp_value", Some(1e-6))?;
-        Ok(vec![p::spec("gate", Data::F32, &[t, m]), p::spec("y", Data::Bf16, &[t, m, h])])
+        Ok(vec![p::spec("gate", Data::F32, &[t, m]), p::spec("y", specs["x"].dtype, &[t, m, h])])
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
-        let ([t, m, h], fused) = shape_of(&p::checked(self, problem)?)?;
-        let kernel = if fused { engram_gate::kernel::<F32>() } else { engram_gate::kernel::<Bf16>() };
+        let specs = p::checked(self, problem)?;
+        let ([t, m, h], fused) = shape_of(&specs)?;
+        let kernel = kernel_for(specs["x"].dtype, fused);
         let config = p::choose(configs, &kernel, &[("t", t), ("m", m), ("h", h)]);
         let number = |name: &str, default| -> Result<Arg, OpError> {
             Ok(Arg::Scalar(Literal::f32(p::number(OP, &problem.params, name, Some(default))? as f32)))
@@ -196,6 +205,13 @@ impl OpSpec for EngramGate {
             make("t3_m4_h4096", [3, 4, 4096], false, normal(), normal()),
             make("t5_m1_h77_odd", [5, 1, 77], true, normal(), normal()),
             make("fused", [2, 4, 512], true, normal(), normal()),
+            {
+                let mut case = make("t3_m2_h96_f32", [3, 2, 96], true, normal(), normal());
+                for input in case.inputs.iter_mut().take(3) {
+                    input.tensor.dtype = Data::F32;
+                }
+                case
+            },
             make("zero_rows", [3, 2, 64], false, Fill::Constant(0.0), normal()),
             make("tiny_and_huge", [3, 2, 256], false, Fill::Normal(1e-12), Fill::Normal(1e12)),
         ]

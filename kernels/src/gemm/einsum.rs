@@ -3,13 +3,15 @@
 //! | expression | operands | result |
 //! | --- | --- | --- |
 //! | `bmk,bnk->mn` | `a` `[b, m, k]`, `b` `[b, n, k]` bf16, `c` `[m, n]` f32, none or `d` | `d` `[m, n]` f32 or bf16 |
-//! | `bhr,hdr->bhd` | `x` `[b, h, r]`, `y` `[h, d, r]` bf16 | `z` `[b, h, d]` bf16 |
-//! | `bhd,hdr->bhr` | `x` `[b, h, d]`, `y` `[h, d, r]` bf16 | `z` `[b, h, r]` bf16 |
+//! | `bmk,bnk->mn`, f32 | `a` `[b, m, k]`, `b` `[b, n, k]` f32, `c` `[m, n]` f32, none or `d` | `d` `[m, n]` f32 |
+//! | `bhr,hdr->bhd` | `x` `[b, h, r]`, `y` `[h, d, r]` bf16 or f32 | `z` `[b, h, d]` as `x` |
+//! | `bhd,hdr->bhr` | `x` `[b, h, d]`, `y` `[h, d, r]` bf16 or f32 | `z` `[b, h, r]` as `x` |
 //! | `bhr,hdr->bhd`, fp8 | `x`, `w` e4m3, `x_sf` `[b, h, ⌈r/128⌉]`, `w_sf` `[h, ⌈d/128⌉, ⌈r/128⌉]` f32 | `z` `[b, h, d]` bf16 |
 //!
 //! *Cost*: two operations a product; compute bound for large `b`.
 //! *Numerics*: as `gemm_bf16` and `gemm_fp8`. The sum over `b` runs in ascending order inside a block, so results repeat
-//! bit for bit; `c` is added in f32 before the one rounding. Scales are multiplied, whatever numbers they are.
+//! bit for bit; `c` is added in f32 before the one rounding. Scales are multiplied, whatever numbers they are. Operands of
+//! f32 keep all their bits: no matrix unit does that, so they are one multiply-add after the other, for exact comparisons.
 //! *Schedule*: a tile of the result a block; for products by head, heads are the slowest axis of the grid.
 //! *Source*: the absorbed projections of multi-head latent attention, DeepSeek-V2 technical report, 2.1.
 
@@ -69,17 +71,19 @@ pub struct EinsumFp8Config {
 
 /// `d = Σ_s a[s] · b[s]ᵀ + c`.
 #[kernel(deterministic, batch_invariant(m))]
-pub fn product_sum<O: Float>(
+pub fn product_sum<T: Float, O: Float>(
     cfg: &EinsumConfig,
-    a: In![Bf16; s, m, k; strides(_, _, 1)],
-    b: In![Bf16; s, n, k; strides(_, _, 1)],
+    a: In![T; s, m, k; strides(_, _, 1)],
+    b: In![T; s, n, k; strides(_, _, 1)],
     c: Option<In![O; m, n; strides(ldc, 1)]>,
     d: InOut![O; m, n; strides(ldd, 1)],
-) {
+) where
+    (T, T, F32): Mma,
+{
     let (bm, bn, bk) = (cfg.bm, cfg.bn, cfg.bk);
     let (mi, ni) = grid((m.div_ceil(bm), n.div_ceil(bn)));
-    let a_s = shared::<Bf16, 2>([bm, bk]);
-    let b_s = shared::<Bf16, 2>([bn, bk]);
+    let a_s = shared::<T, 2>([bm, bk]);
+    let b_s = shared::<T, 2>([bn, bk]);
     let acc = frag::<F32, 2>([bm, bn]);
     zero(acc);
 
@@ -107,17 +111,19 @@ pub fn product_sum<O: Float>(
 
 /// `z[h] = x[h] · y[h]ᵀ`, or `x[h] · y[h]` with the columns of `y` inner.
 #[kernel(deterministic, batch_invariant(m))]
-pub fn product_by_head(
+pub fn product_by_head<T: Float>(
     cfg: &EinsumConfig,
-    x: In![Bf16; h, m, k; strides(_, _, 1)],
-    y: In![Bf16; h, p, q; strides(_, _, 1)],
-    z: Out![Bf16; h, m, n; strides(_, _, 1)],
-) {
+    x: In![T; h, m, k; strides(_, _, 1)],
+    y: In![T; h, p, q; strides(_, _, 1)],
+    z: Out![T; h, m, n; strides(_, _, 1)],
+) where
+    (T, T, F32): Mma,
+{
     let (bm, bn, bk) = (cfg.bm, cfg.bn, cfg.bk);
     let (mi, ni, hi) = grid((m.div_ceil(bm), n.div_ceil(bn), h));
     let (left, right, out) = (x.pick(hi), y.pick(hi), z.pick(hi));
-    let x_s = shared::<Bf16, 2>([bm, bk]);
-    let y_s = shared::<Bf16, 2>(if cfg.k_inner { [bn, bk] } else { [bk, bn] });
+    let x_s = shared::<T, 2>([bm, bk]);
+    let y_s = shared::<T, 2>(if cfg.k_inner { [bn, bk] } else { [bk, bn] });
     let acc = frag::<F32, 2>([bm, bn]);
     zero(acc);
 
@@ -185,6 +191,8 @@ struct Einsum {
     form: Form,
     /// Terms or heads, rows, columns, K.
     sizes: [usize; 4],
+    /// Operands are f32.
+    wide: bool,
     out: DType,
     accumulate: bool,
 }
@@ -194,7 +202,7 @@ impl Einsum {
         let [batch, m, n, _] = self.sizes;
         match self.form {
             Form::Sum => p::spec("d", self.out, &[m, n]),
-            Form::Inner | Form::Outer | Form::Fp8 => p::spec("z", DType::Bf16, &[m, batch, n]),
+            Form::Inner | Form::Outer | Form::Fp8 => p::spec("z", self.out, &[m, batch, n]),
         }
     }
 }
@@ -210,19 +218,23 @@ const EXPRESSIONS: [&str; 3] = ["bmk,bnk->mn", "bhr,hdr->bhd", "bhd,hdr->bhr"];
 fn einsum_of(specs: &p::Specs, params: &Params) -> Result<Einsum, OpError> {
     let expr = p::word(OP, params, "expr", &EXPRESSIONS)?;
     if expr == EXPRESSIONS[0] {
-        let a = p::input(OP, specs, "a", &[DType::Bf16], 3)?;
-        let b = p::input(OP, specs, "b", &[DType::Bf16], 3)?;
+        let a = p::input(OP, specs, "a", &[DType::Bf16, DType::F32], 3)?;
+        let b = p::input(OP, specs, "b", &[a.dtype], 3)?;
+        let wide = a.dtype == DType::F32;
         let (terms, m, n, k) = (a.shape[0], a.shape[1], b.shape[1], a.shape[2]);
         p::shaped(OP, b, &[terms, n, k], "the terms and the K of `a`")?;
         let out = out_dtype(OP, params, DType::F32)?;
+        if wide && out != DType::F32 {
+            return Err(p::refuse(OP, format!("operands of f32 and `out_dtype` {out}; expected f32")));
+        }
         let c = p::optional_input(OP, specs, "c", &[out], 2)?;
         let accumulate = p::flag(OP, params, "accumulate", c.is_some())?;
         if accumulate {
             p::shaped(OP, p::input(OP, specs, "c", &[out], 2)?, &[m, n], "the shape of `d`")?;
         }
-        return Ok(Einsum { form: Form::Sum, sizes: [terms, m, n, k], out, accumulate });
+        return Ok(Einsum { form: Form::Sum, sizes: [terms, m, n, k], wide, out, accumulate });
     }
-    let x = p::input(OP, specs, "x", &[DType::Bf16, DType::E4m3], 3)?;
+    let x = p::input(OP, specs, "x", &[DType::Bf16, DType::F32, DType::E4m3], 3)?;
     let (m, heads, k) = (x.shape[0], x.shape[1], x.shape[2]);
     let form = match (x.dtype == DType::E4m3, expr == EXPRESSIONS[2]) {
         (false, false) => Form::Inner,
@@ -241,8 +253,10 @@ fn einsum_of(specs: &p::Specs, params: &Params) -> Result<Einsum, OpError> {
         let sf = p::input(OP, specs, "w_sf", &[DType::F32], 3)?;
         p::shaped(OP, sf, &[heads, n.div_ceil(128), groups], "one scale for 128 by 128")?;
     }
-    p::word(OP, params, "out_dtype", &["bf16"])?;
-    Ok(Einsum { form, sizes: [heads, m, n, k], out: DType::Bf16, accumulate: false })
+    let wide = x.dtype == DType::F32;
+    let out = if wide { DType::F32 } else { DType::Bf16 };
+    p::word(OP, params, "out_dtype", &[out.name()])?;
+    Ok(Einsum { form, sizes: [heads, m, n, k], wide, out, accumulate: false })
 }
 
 /// A tensor with its first two axes exchanged.
@@ -270,9 +284,11 @@ impl OpSpec for EinsumOp {
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
         vec![
-            product_sum::kernel::<F32>(),
-            product_sum::kernel::<Bf16>(),
-            product_by_head::kernel(),
+            product_sum::kernel::<Bf16, F32>(),
+            product_sum::kernel::<Bf16, Bf16>(),
+            product_sum::kernel::<F32, F32>(),
+            product_by_head::kernel::<Bf16>(),
+            product_by_head::kernel::<F32>(),
             product_by_head_fp8::kernel(),
         ]
     }
@@ -287,14 +303,18 @@ impl OpSpec for EinsumOp {
         let (c, in_place) = addend(OP, problem, x.accumulate)?;
         let (kernel, args) = match x.form {
             Form::Sum => {
-                let f32 = x.out == DType::F32;
-                let kernel = if f32 { product_sum::kernel::<F32>() } else { product_sum::kernel::<Bf16>() };
+                let kernel = match (x.wide, x.out == DType::F32) {
+                    (true, _) => product_sum::kernel::<F32, F32>(),
+                    (false, true) => product_sum::kernel::<Bf16, F32>(),
+                    (false, false) => product_sum::kernel::<Bf16, Bf16>(),
+                };
                 let args = [p::arg(OP, problem, "a")?, p::arg(OP, problem, "b")?, c, p::arg(OP, problem, "d")?];
                 (kernel, args.into())
             }
             Form::Inner | Form::Outer => {
                 let args = vec![heads_first(view("x")?), p::arg(OP, problem, "y")?, heads_first(view("z")?)];
-                (product_by_head::kernel(), args)
+                let kernel = if x.wide { product_by_head::kernel::<F32>() } else { product_by_head::kernel::<Bf16>() };
+                (kernel, args)
             }
             Form::Fp8 => {
                 let args = vec![
@@ -309,6 +329,10 @@ impl OpSpec for EinsumOp {
         };
         let terms = if x.form == Form::Sum { ("s", batch) } else { ("h", batch) };
         let mut config = p::choose(configs, &kernel, &[&dims[..], &[terms]].concat());
+        if x.wide {
+            // A thread computes what a matrix unit would: rows that are not there cost as much as others.
+            p::at_most(&mut config, "bm", m.next_power_of_two().max(16));
+        }
         if x.form != Form::Fp8 {
             p::set(&mut config, "k_inner", ConfigValue::Bool(x.form != Form::Outer));
             p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
@@ -357,6 +381,7 @@ impl OpSpec for EinsumOp {
         Ok([(spec.name, f32_tensor(&spec.shape, &out))].into())
     }
     fn tolerance(&self, output: &str, params: &Params) -> Tolerance {
+        // `z` of f32 is judged as strictly as `z` of bf16, whose type the parameters do not name.
         let f32 = output == "d" && out_dtype(OP, params, DType::F32).is_ok_and(|d| d == DType::F32);
         Tolerance::CalcDiff { max: if f32 { 1e-6 } else { 1e-5 } }
     }
@@ -372,13 +397,21 @@ impl OpSpec for EinsumOp {
             }
             p::case(id, inputs, &[("expr", text(EXPRESSIONS[0])), ("out_dtype", text(out))])
         };
-        let heads = |id: &str, expr: usize, [b, h, k, n]: [usize; 4]| {
+        let heads_of = |dtype: DType, id: &str, expr: usize, [b, h, k, n]: [usize; 4]| {
             let shape = if expr == 2 { [h, k, n] } else { [h, n, k] };
             let inputs = vec![
-                p::filled("x", DType::Bf16, &[b, h, k], Fill::Normal(1.0)),
-                p::filled("y", DType::Bf16, &shape, Fill::Normal(1.0)),
+                p::filled("x", dtype, &[b, h, k], Fill::Normal(1.0)),
+                p::filled("y", dtype, &shape, Fill::Normal(1.0)),
             ];
             p::case(id, inputs, &[("expr", text(EXPRESSIONS[expr]))])
+        };
+        let heads = |id: &str, expr, sizes| heads_of(DType::Bf16, id, expr, sizes);
+        let wide = {
+            let mut case = sum("sum_s2_m5_n20_k70_f32_operands", [2, 5, 20, 70], true, "f32");
+            for input in case.inputs.iter_mut().take(2) {
+                input.tensor.dtype = DType::F32;
+            }
+            case
         };
         let fp8 = |id: &str, [b, h, k, n]: [usize; 4]| {
             let groups = k.div_ceil(128);
@@ -397,6 +430,9 @@ impl OpSpec for EinsumOp {
             heads("inner_b5_h3_r77_d40", 1, [5, 3, 77, 40]),
             heads("outer_b5_h3_d40_r77", 2, [5, 3, 40, 77]),
             heads("outer_no_rows", 2, [0, 3, 40, 64]),
+            wide,
+            heads_of(DType::F32, "inner_b3_h2_r33_d20_f32", 1, [3, 2, 33, 20]),
+            heads_of(DType::F32, "outer_b3_h2_d20_r33_f32", 2, [3, 2, 20, 33]),
             fp8("fp8_b9_h2_r200_d136", [9, 2, 200, 136]),
         ]
     }

@@ -1,6 +1,6 @@
 //! What a layer gives back to the streams: `y[t, j, c] = post[t, j] · x[t, c] + Σ_i comb[t, i, j] · residual[t, i, c]`.
 //!
-//! *Tensors*: `x` `[t, h]` bf16; `residual`, `y` `[t, m, h]` bf16; `post_mix` `[t, m]` f32; `comb_mix` `[t, m, m]` f32, its
+//! *Tensors*: `x` `[t, h]` bf16 or f32; `residual`, `y` `[t, m, h]` as `x`; `post_mix` `[t, m]` f32; `comb_mix` `[t, m, m]` f32, its
 //! first index the stream that is read.
 //! *Cost*: `2·t·h·(2m + 1)` bytes moved, memory bound.
 //! *Numerics*: f32, the layer's term first, then the streams in ascending order; one rounding.
@@ -33,13 +33,13 @@ pub struct PostConfig {
 
 /// Mixes a piece of a row.
 #[kernel(dims(m: fixed, h: fixed), deterministic, batch_invariant(t))]
-pub fn mhc_post(
+pub fn mhc_post<T: Float>(
     cfg: &PostConfig,
-    x: In![Bf16; t, h; strides(_, 1)],
-    residual: In![Bf16; t, m, h; strides(_, _, 1)],
+    x: In![T; t, h; strides(_, 1)],
+    residual: In![T; t, m, h; strides(_, _, 1)],
     post: In![F32; t, m],
     comb: In![F32; t, m, m],
-    y: Out![Bf16; t, m, h],
+    y: Out![T; t, m, h],
 ) {
     let (row, ci) = grid((t, h.div_ceil(cfg.columns)));
     let c0 = ci * cfg.columns;
@@ -60,7 +60,7 @@ pub fn mhc_post(
         }
         for j in unroll(0..m) {
             let sum = host!((0..m).fold(own[j] * layer, |sum, i| sum + mixed[j * m + i] * streams[i]));
-            y[(row, j, c0 + c)] = sum.to::<Bf16>();
+            y[(row, j, c0 + c)] = sum.to::<T>();
         }
     }
 }
@@ -73,14 +73,18 @@ const OP: &str = "mhc_post";
 /// Streams at most: the weights of a token stay in registers.
 pub(crate) const STREAMS: usize = 8;
 
+fn kernel_for(x: DType) -> Arc<dyn KernelDef> {
+    if x == DType::F32 { mhc_post::kernel::<F32>() } else { mhc_post::kernel::<Bf16>() }
+}
+
 /// `[t, m, h]`.
 fn sizes(specs: &p::Specs) -> Result<[usize; 3], OpError> {
-    let residual = p::input(OP, specs, "residual", &[DType::Bf16], 3)?;
+    let residual = p::input(OP, specs, "residual", &[DType::Bf16, DType::F32], 3)?;
     let &[t, m, h] = residual.shape.as_slice() else { return Err(p::refuse(OP, "`residual` has three axes")) };
     if !(1..=STREAMS).contains(&m) || h == 0 {
         return Err(p::refuse(OP, format!("{m} streams of {h} columns; expected 1 to {STREAMS} streams with columns")));
     }
-    p::shaped(OP, p::input(OP, specs, "x", &[DType::Bf16], 2)?, &[t, h], "one stream of `residual`")?;
+    p::shaped(OP, p::input(OP, specs, "x", &[residual.dtype], 2)?, &[t, h], "one stream of `residual`")?;
     p::shaped(OP, p::input(OP, specs, "post_mix", &[DType::F32], 2)?, &[t, m], "one weight a stream")?;
     p::shaped(OP, p::input(OP, specs, "comb_mix", &[DType::F32], 3)?, &[t, m, m], "one weight a pair of streams")?;
     Ok([t, m, h])
@@ -97,14 +101,16 @@ impl OpSpec for MhcPost {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![mhc_post::kernel()]
+        [DType::Bf16, DType::F32].map(kernel_for).into()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, _: &Params) -> Result<Vec<TensorSpec>, OpError> {
-        Ok(vec![p::spec("y", DType::Bf16, &sizes(specs)?)])
+        let shape = sizes(specs)?;
+        Ok(vec![p::spec("y", specs["residual"].dtype, &shape)])
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
-        let [t, m, h] = sizes(&p::checked(self, problem)?)?;
-        let kernel = mhc_post::kernel();
+        let specs = p::checked(self, problem)?;
+        let [t, m, h] = sizes(&specs)?;
+        let kernel = kernel_for(specs["residual"].dtype);
         let mut config = p::choose(configs, &kernel, &[("t", t), ("m", m), ("h", h)]);
         p::at_most(&mut config, "columns", h.next_multiple_of(8));
         let names = ["x", "residual", "post_mix", "comb_mix", "y"];
@@ -153,6 +159,13 @@ impl OpSpec for MhcPost {
             make("t2_m1_h8", [2, 1, 8], Fill::Normal(1.0)),
             make("zeros", [2, 4, 64], Fill::Constant(0.0)),
             make("huge", [2, 4, 64], Fill::Normal(1e30)),
+            {
+                let mut case = make("t3_m4_h40_f32", [3, 4, 40], Fill::Normal(1.0));
+                for input in case.inputs.iter_mut().take(2) {
+                    input.tensor.dtype = DType::F32;
+                }
+                case
+            },
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

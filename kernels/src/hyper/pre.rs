@@ -5,12 +5,13 @@
 //! `pre = σ(z) + pre_eps`, `post = σ(z) · post_mult`, `comb = sinkhorn(z as an m by m matrix)`, and
 //! `layer_input = Σ_i pre_i · residual_i`.
 //!
-//! *Tensors*: `residual` `[t, m, h]` bf16; `fn` `[m(m+2), m·h]` f32; `scale` `[3]`, `base` `[m(m+2)]` f32; `norm_weight` `[m·h]`
+//! *Tensors*: `residual` `[t, m, h]` bf16 or f32; `fn` `[m(m+2), m·h]` f32; `scale` `[3]`, `base` `[m(m+2)]` f32; `norm_weight` `[m·h]`
 //! f32, may be left out; `mixes` `[t, m(m+2)]`, `pre_mix`, `post_mix` `[t, m]`, `comb_mix` `[t, m, m]` f32; `layer_input` `[t, h]`
-//! bf16.
+//! as `residual`.
 //! *Cost*: the streams are read twice, `4·t·m·h` bytes: first for their weights, then to be mixed by them.
 //! *Numerics*: the streams are bf16 as they are, and `fn∘w` is cut into a bf16 number and the bf16 number nearest to what is
-//! left, so two bf16 products with f32 sums give about 16 bits of each factor. Sums along `m·h` are cut into `splits` parts
+//! left, so two bf16 products with f32 sums give about 16 bits of each factor. Streams of f32 are multiplied without any
+//! rounding: nothing is left for the second product. Sums along `m·h` are cut into `splits` parts
 //! at fixed places and added in ascending order.
 //! *Schedule*: two launches. The first is a thin product, split along its sum, with the squares beside it; the second makes
 //! the weights of one token a block, mixes with them, and lets one thread end with the `m` by `m` matrix.
@@ -57,24 +58,26 @@ pub struct ProductConfig {
 
 /// Parts of `residual · (f∘weight)ᵀ` and of the sums of squares.
 #[kernel(dims(n: fixed), deterministic, batch_invariant(t))]
-pub fn mhc_mix_product(
+pub fn mhc_mix_product<T: Float>(
     cfg: &ProductConfig,
-    residual: In![Bf16; t, k; strides(_, 1)],
+    residual: In![T; t, k; strides(_, 1)],
     f: In![F32; n, k],
     weight: Option<In![F32; k]>,
     parts: Out![F32; splits, t, n],
     squares: Out![F32; splits, t],
-) {
+) where
+    (T, T, F32): Mma,
+{
     let (rows, bk) = (cfg.rows, cfg.bk);
     let columns = host!(n.next_multiple_of(8));
     let (ti, si) = grid((t.div_ceil(rows), splits));
     let t0 = ti * rows;
     warps(cfg.warps);
 
-    let r_s = shared::<Bf16, 2>([rows, bk]);
+    let r_s = shared::<T, 2>([rows, bk]);
     let f_s = shared::<F32, 2>([columns, bk]);
-    let near = shared::<Bf16, 2>([columns, bk]);
-    let rest = shared::<Bf16, 2>([columns, bk]);
+    let near = shared::<T, 2>([columns, bk]);
+    let rest = shared::<T, 2>([columns, bk]);
     let acc = frag::<F32, 2>([rows, columns]);
     let square = frag::<F32, 1>([rows]);
     zero(acc);
@@ -85,9 +88,9 @@ pub fn mhc_mix_product(
         for (i, j) in parallel([columns, bk]) {
             let x = f_s[(i, j)];
             let x = if let Some(w) = weight { x * w[ki * bk + j] } else { x };
-            let head = x.to::<Bf16>();
+            let head = x.to::<T>();
             near[(i, j)] = head;
-            rest[(i, j)] = (x - head.to::<F32>()).to::<Bf16>();
+            rest[(i, j)] = (x - head.to::<F32>()).to::<T>();
         }
         gemm(r_s, near.t(), acc);
         gemm(r_s, rest.t(), acc);
@@ -122,9 +125,9 @@ pub struct MixConfig {
 
 /// The weights of one token, and the mixture of its streams.
 #[kernel(dims(m: fixed, h: fixed, n: fixed), deterministic, batch_invariant(t))]
-pub fn mhc_mix_streams(
+pub fn mhc_mix_streams<T: Float>(
     cfg: &MixConfig,
-    residual: In![Bf16; t, m, h; strides(_, _, 1)],
+    residual: In![T; t, m, h; strides(_, _, 1)],
     parts: In![F32; splits, t, n],
     squares: In![F32; splits, t],
     scale: In![F32; 3],
@@ -133,7 +136,7 @@ pub fn mhc_mix_streams(
     pre: Out![F32; t, m],
     post: Out![F32; t, m],
     comb: Out![F32; t, m * m],
-    layer_input: Out![Bf16; t, h],
+    layer_input: Out![T; t, h],
     rms_eps: Scalar![F32],
     pre_eps: Scalar![F32],
     post_mult: Scalar![F32],
@@ -170,7 +173,7 @@ pub fn mhc_mix_streams(
         for i in unroll(0..m) {
             terms.push(weights[i] * residual[(row, i, c)].to::<F32>());
         }
-        layer_input[(row, c)] = sum(&terms).to::<Bf16>();
+        layer_input[(row, c)] = sum(&terms).to::<T>();
     }
     // Last, so that all other threads are through.
     for one in parallel([1]) {
@@ -185,8 +188,17 @@ pub fn mhc_mix_streams(
     }
 }
 
+fn kernels_for(residual: DType) -> [Arc<dyn KernelDef>; 2] {
+    if residual == DType::F32 {
+        [mhc_mix_product::kernel::<F32>(), mhc_mix_streams::kernel::<F32>()]
+    } else {
+        [mhc_mix_product::kernel::<Bf16>(), mhc_mix_streams::kernel::<Bf16>()]
+    }
+}
+
 /// What a problem asks for.
 struct Shape {
+    dtype: DType,
     t: usize,
     m: usize,
     h: usize,
@@ -211,7 +223,7 @@ pub struct MhcPre;
 const OP: &str = "mhc_pre";
 
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
-    let residual = p::input(OP, specs, "residual", &[DType::Bf16], 3)?;
+    let residual = p::input(OP, specs, "residual", &[DType::Bf16, DType::F32], 3)?;
     let &[t, m, h] = residual.shape.as_slice() else { return Err(p::refuse(OP, "`residual` has three axes")) };
     if !(1..=STREAMS).contains(&m) || h == 0 {
         return Err(p::refuse(OP, format!("{m} streams of {h} columns; expected 1 to {STREAMS} streams with columns")));
@@ -225,6 +237,7 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     }
     let number = |name: &str, default: f64| p::number(OP, params, name, Some(default));
     Ok(Shape {
+        dtype: residual.dtype,
         t,
         m,
         h,
@@ -247,7 +260,7 @@ impl OpSpec for MhcPre {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![mhc_mix_product::kernel(), mhc_mix_streams::kernel()]
+        [DType::Bf16, DType::F32].into_iter().flat_map(kernels_for).collect()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -256,12 +269,12 @@ impl OpSpec for MhcPre {
             p::spec("pre_mix", DType::F32, &[s.t, s.m]),
             p::spec("post_mix", DType::F32, &[s.t, s.m]),
             p::spec("comb_mix", DType::F32, &[s.t, s.m, s.m]),
-            p::spec("layer_input", DType::Bf16, &[s.t, s.h]),
+            p::spec("layer_input", s.dtype, &[s.t, s.h]),
         ])
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let (product, mix) = (mhc_mix_product::kernel(), mhc_mix_streams::kernel());
+        let [product, mix] = kernels_for(s.dtype);
         let dims = [("t", s.t), ("m", s.m), ("h", s.h), ("k", s.m * s.h), ("n", s.n())];
         let product_config = p::choose(configs, &product, &dims);
         let mut mix_config = p::choose(configs, &mix, &dims);
@@ -372,6 +385,11 @@ impl OpSpec for MhcPre {
             make("t2_m1_h8", [2, 1, 8], Fill::Normal(1.0), false, 1.0, 1),
             make("zeros", [2, 4, 64], Fill::Constant(0.0), true, 2.0, 20),
             make("huge", [2, 4, 64], Fill::Normal(1e16), true, 2.0, 20),
+            {
+                let mut case = make("t3_m4_h40_f32", [3, 4, 40], Fill::Normal(1.0), false, 2.0, 20);
+                case.inputs[0].tensor.dtype = DType::F32;
+                case
+            },
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

@@ -1,6 +1,6 @@
-//! Index scores over e4m3 keys: `logits[i, j] = sf[j] · Σ_h max(q[i, h]·kv[j], 0) · weights[i, h]`, keys contiguous or paged.
+//! Index scores over e4m3 keys (or f32 ones, for exact comparisons): `logits[i, j] = sf[j] · Σ_h max(q[i, h]·kv[j], 0) · weights[i, h]`, keys contiguous or paged.
 //!
-//! *Tensors, contiguous*: `q` `[t, heads, d]`, `kv` `[s, d]` e4m3; `kv_sf` `[s]`, `weights` `[t, heads]` f32;
+//! *Tensors, contiguous*: `q` `[t, heads, d]`, `kv` `[s, d]` e4m3, or both f32; `kv_sf` `[s]`, `weights` `[t, heads]` f32;
 //! `cu_seq_len_k_start`, `cu_seq_len_k_end` `[t]` i32, the keys a query sees, cut to `[0, s)`; `logits` `[t, s]`.
 //! *Tensors, paged*: `q` `[b, next_n, heads, d]`; `kv_cache` `[pages, page·(d+4)]` bytes, a page's keys and then their f32
 //! scales; `block_table` `[b, entries]` i32; `weights` `[b·next_n, heads]`; `context_lens` `[b, next_n]` i32, or `[b]`,
@@ -85,16 +85,18 @@ pub fn clear_tiles<O: Float>(logits: Gm<O, 2, Wr>, r0: Ix, rows: usize, from: Ix
 
 /// Scores of contiguous keys.
 #[kernel(dims(heads: fixed, d: fixed), deterministic, batch_invariant(t))]
-pub fn indexer_logits<O: Float>(
+pub fn indexer_logits<T: Float, O: Float>(
     cfg: &IndexConfig,
-    q: In![E4m3; t, heads, d],
-    k: In![E4m3; s, d; strides(ldk, 1)],
+    q: In![T; t, heads, d],
+    k: In![T; s, d; strides(ldk, 1)],
     k_scale: In![F32; s],
     weights: In![F32; t, heads],
     first: In![I32; t],
     last: In![I32; t],
     logits: Out![O; t, s; strides(ldl, 1)],
-) {
+) where
+    (T, T, F32): Mma,
+{
     let (bq, bn, span) = (cfg.bq, cfg.bn, cfg.bn * cfg.steps);
     let (qi, si) = grid((t.div_ceil(bq), s.div_ceil(span)));
     let (t0, s0) = (qi * bq, si * span);
@@ -106,8 +108,8 @@ pub fn indexer_logits<O: Float>(
     let from = lo / bn;
     let to = hi.div_ceil(bn).max(from);
 
-    let q_s = shared::<E4m3, 2>([bq * heads, d]);
-    let k_s = shared::<E4m3, 2>([bn, d]);
+    let q_s = shared::<T, 2>([bq * heads, d]);
+    let k_s = shared::<T, 2>([bn, d]);
     let ks_s = shared::<F32, 1>([bn]);
     let w_f = frag::<F32, 2>([bq, heads]);
     let dots = frag::<F32, 2>([bn, bq * heads]);
@@ -202,6 +204,8 @@ struct Index {
     keys: usize,
     /// Keys of a page, and if lengths are one a request; `None` for contiguous keys.
     paged: Option<(usize, bool)>,
+    /// Queries and keys are f32.
+    wide: bool,
     out: DType,
     clean: bool,
 }
@@ -219,10 +223,12 @@ pub struct IndexerLogitsFp8;
 const OP: &str = "indexer_logits_fp8";
 const TYPES: [DType; 2] = [DType::F32, DType::Bf16];
 
-fn kernel_for(paged: bool, out: DType) -> Arc<dyn KernelDef> {
+fn kernel_for(paged: bool, wide: bool, out: DType) -> Arc<dyn KernelDef> {
     match (paged, out == DType::F32) {
-        (false, true) => indexer_logits::kernel::<F32>(),
-        (false, false) => indexer_logits::kernel::<Bf16>(),
+        (false, true) if wide => indexer_logits::kernel::<F32, F32>(),
+        (false, false) if wide => indexer_logits::kernel::<F32, Bf16>(),
+        (false, true) => indexer_logits::kernel::<E4m3, F32>(),
+        (false, false) => indexer_logits::kernel::<E4m3, Bf16>(),
         (true, true) => indexer_logits_paged::kernel::<F32>(),
         (true, false) => indexer_logits_paged::kernel::<Bf16>(),
     }
@@ -233,9 +239,9 @@ fn index_of(specs: &p::Specs, params: &Params) -> Result<Index, OpError> {
     let out = out_dtype(OP, params, DType::F32)?;
     let clean = p::flag(OP, params, "clean_logits", true)?;
     if !specs.contains_key("kv_cache") {
-        let q = p::input(OP, specs, "q", &[DType::E4m3], 3)?;
+        let q = p::input(OP, specs, "q", &[DType::E4m3, DType::F32], 3)?;
         let (t, heads, d) = (q.shape[0], q.shape[1], q.shape[2]);
-        let kv = p::input(OP, specs, "kv", &[DType::E4m3], 2)?;
+        let kv = p::input(OP, specs, "kv", &[q.dtype], 2)?;
         let keys = kv.shape[0];
         p::shaped(OP, kv, &[keys, d], "the head size of `q`")?;
         p::shaped(OP, p::input(OP, specs, "kv_sf", &[DType::F32], 1)?, &[keys], "one scale a key")?;
@@ -243,7 +249,8 @@ fn index_of(specs: &p::Specs, params: &Params) -> Result<Index, OpError> {
         for name in ["cu_seq_len_k_start", "cu_seq_len_k_end"] {
             p::shaped(OP, p::input(OP, specs, name, &[DType::I32], 1)?, &[t], "one bound a query")?;
         }
-        return Ok(Index { sizes: [1, t, heads, d], keys, paged: None, out, clean });
+        let wide = q.dtype == DType::F32;
+        return Ok(Index { sizes: [1, t, heads, d], keys, paged: None, wide, out, clean });
     }
     let q = p::input(OP, specs, "q", &[DType::E4m3], 4)?;
     let (b, next, heads, d) = (q.shape[0], q.shape[1], q.shape[2], q.shape[3]);
@@ -258,7 +265,7 @@ fn index_of(specs: &p::Specs, params: &Params) -> Result<Index, OpError> {
     let lens = p::input_of_any_rank(OP, specs, "context_lens", &[DType::I32], 1)?;
     let shared = lens.shape.len() == 1;
     p::shaped(OP, lens, if shared { &q.shape[..1] } else { &q.shape[..2] }, "one length a request, or a query of it")?;
-    Ok(Index { sizes: [b, next, heads, d], keys, paged: Some((page, shared)), out, clean })
+    Ok(Index { sizes: [b, next, heads, d], keys, paged: Some((page, shared)), wide: false, out, clean })
 }
 
 /// A view with its first axis cut in two, or with a last axis of one element.
@@ -286,7 +293,8 @@ impl OpSpec for IndexerLogitsFp8 {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        [false, true].into_iter().flat_map(|paged| TYPES.map(|out| kernel_for(paged, out))).collect()
+        let forms = [(false, false), (false, true), (true, false)];
+        forms.into_iter().flat_map(|(paged, wide)| TYPES.map(|out| kernel_for(paged, wide, out))).collect()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let x = index_of(specs, params)?;
@@ -295,7 +303,7 @@ impl OpSpec for IndexerLogitsFp8 {
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let x = index_of(&p::checked(self, problem)?, &problem.params)?;
         let [b, next, heads, d] = x.sizes;
-        let kernel = kernel_for(x.paged.is_some(), x.out);
+        let kernel = kernel_for(x.paged.is_some(), x.wide, x.out);
         let (queries, keys) = if x.paged.is_some() { ("next", "context") } else { ("t", "s") };
         let dims = [("b", b), (queries, next), ("heads", heads), ("d", d), (keys, x.keys)];
         let mut config = p::choose(configs, &kernel, &dims);
@@ -405,6 +413,13 @@ impl OpSpec for IndexerLogitsFp8 {
             contiguous("h8_d32_ranges", [8, 32, 150], &[0, 140, 9, 70], &[1, 999, 4, 130], "f32"),
             contiguous("h64_d128_bf16", [64, 128, 70], &[0, 0, 3], &[70, 30, 69], "bf16"),
             contiguous("no_queries", [8, 32, 20], &[], &[], "f32"),
+            {
+                let mut case = contiguous("h6_d24_f32", [6, 24, 90], &[0, 3, 80], &[1, 70, 90], "f32");
+                for input in case.inputs.iter_mut().take(2) {
+                    input.tensor.dtype = DType::F32;
+                }
+                case
+            },
             paged(
                 "paged_b3_next2",
                 (&[3, 2], &[0, 1, 16, 17, 29, 30]),

@@ -4,7 +4,7 @@
 //! `act = g/(1+e^-g) · u`, times `topk_weights.flat[pos_to_token_topk[row]]` if there are weights (an index of −1 gives a
 //! row of zeros), then the cast of `per_token_fp8` with `inv = 1/sf`.
 //!
-//! *Tensors*: `x` `[t, 2·hidden]` bf16; `pos_to_token_topk` `[t]` i32 and `topk_weights` `[tokens, k]` f32, both or
+//! *Tensors*: `x` `[t, 2·hidden]` bf16 or f32; `pos_to_token_topk` `[t]` i32 and `topk_weights` `[tokens, k]` f32, both or
 //! neither; `act` `[t, hidden]` f32 (left out with the parameter `act: false`); `q` `[t, hidden]` e4m3; `sf`
 //! `[t, ⌈hidden/gran_k⌉]` f32.
 //! *Cost*: 5 bytes moved per output element without `act`, memory bound.
@@ -50,10 +50,10 @@ pub struct SwigluConfig {
 
 /// Activates and casts rows. `gate` and `up` are the halves of one tensor; as two views each has its own edge.
 #[kernel(dims(h: fixed), deterministic, batch_invariant(t))]
-pub fn swiglu_cast_fp8(
+pub fn swiglu_cast_fp8<T: Float>(
     cfg: &SwigluConfig,
-    gate: In![Bf16; t, h; strides(ld, 1)],
-    up: In![Bf16; t, h; strides(ld, 1)],
+    gate: In![T; t, h; strides(ld, 1)],
+    up: In![T; t, h; strides(ld, 1)],
     pos: Option<In![I32; t]>,
     weights: Option<In![F32; slots]>,
     act: Option<Out![F32; t, h]>,
@@ -113,8 +113,13 @@ pub fn swiglu(gate: f64, up: f64, clamp: Option<f64>) -> f64 {
     g / (1.0 + (-g).exp()) * u
 }
 
+fn kernel_for(x: DType) -> Arc<dyn KernelDef> {
+    if x == DType::F32 { swiglu_cast_fp8::kernel::<F32>() } else { swiglu_cast_fp8::kernel::<Bf16>() }
+}
+
 /// What a problem asks for.
 struct Shape {
+    dtype: DType,
     rows: usize,
     hidden: usize,
     group: usize,
@@ -139,7 +144,7 @@ const OP: &str = "swiglu_quant";
 
 /// Reads a problem's inputs and parameters.
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
-    let x = p::input(OP, specs, "x", &[DType::Bf16], 2)?;
+    let x = p::input(OP, specs, "x", &[DType::Bf16, DType::F32], 2)?;
     let (rows, hidden) = (x.shape[0], x.shape[1] / 2);
     if x.shape[1] % 2 != 0 || p::count(OP, params, "hidden", Some(hidden.max(1)))? != hidden.max(1) {
         let message = format!("input `x` has {} columns; expected twice the parameter `hidden`", x.shape[1]);
@@ -158,6 +163,7 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
         return Err(p::refuse(OP, format!("parameter `clamp` is {clamp}; expected a number that is not negative")));
     }
     Ok(Shape {
+        dtype: x.dtype,
         rows,
         hidden,
         group: p::count(OP, params, "gran_k", Some(128))?,
@@ -191,7 +197,7 @@ impl OpSpec for SwigluQuant {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        vec![swiglu_cast_fp8::kernel()]
+        [DType::Bf16, DType::F32].map(kernel_for).into()
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -204,7 +210,7 @@ impl OpSpec for SwigluQuant {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let kernel = swiglu_cast_fp8::kernel();
+        let kernel = kernel_for(s.dtype);
         let mut config = p::choose(configs, &kernel, &[("t", s.rows), ("h", s.hidden), ("blocks", s.blocks())]);
         p::set(&mut config, "group", ConfigValue::Int(s.group));
         p::set(&mut config, "ue8m0", ConfigValue::Bool(s.ue8m0));
@@ -299,6 +305,11 @@ impl OpSpec for SwigluQuant {
             weighted(make("t4_h256_weights", 4, 256, normal(), 128, true, Some(10.0)), &[5.0, -1.0, 0.0, 8.0], [3, 3]),
             make("zeros", 2, 128, Fill::Constant(0.0), 128, true, None),
             make("far_negative_gate", 2, 128, Fill::Uniform(-200.0, -90.0), 128, false, Some(10.0)),
+            {
+                let mut case = make("t3_h96_f32", 3, 96, normal(), 32, false, Some(2.0));
+                case.inputs[0].tensor.dtype = DType::F32;
+                case
+            },
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

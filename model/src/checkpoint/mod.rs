@@ -1,8 +1,11 @@
 //! Reading checkpoints: files to named host tensors, every mistake named with its file and tensor.
 //!
-//! Not here: what the tensors mean. One file a format.
+//! `safetensors` reads one file, `shard` a folder of them, `names` says which tensors a configuration needs. Not here: the
+//! network.
 
+pub mod names;
 pub mod safetensors;
+pub mod shard;
 
 use std::fmt;
 use std::path::PathBuf;
