@@ -334,7 +334,7 @@ impl Lower<'_> {
         let mut conds: Vec<String> = cond.iter().map(|c| c.s.clone()).collect();
         conds.extend([&vr, &vc].into_iter().flatten().map(|v| format!("{} > 0", v.s)));
         let wide = self.caps.register_vectors;
-        let global = self.global(slab.param());
+        let global = self.global_as(slab.param(), o.dtype, type_of(o.dtype));
         let (u, v) = if wide { ("uint32_t", "uint64_t") } else { ("uint16_t", "uint16_t") };
         let cast = |ty: &str, t: &Text| {
             if t.s.parse::<i64>().is_ok() { t.s.clone() } else { format!("static_cast<{ty}>({})", t.s) }

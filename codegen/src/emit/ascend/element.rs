@@ -63,7 +63,8 @@ impl Lower<'_> {
 
     /// An element loop on vector cores.
     fn own_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
-        let local = Local::of(self.k, id);
+        let local = Local::of(self.k, id).within(vars);
+        self.single_steps(vars);
         let accesses = self.accesses(body);
         let what = self.what(&accesses);
         self.at(id, &what);
@@ -85,6 +86,17 @@ impl Lower<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Variables of loops of one step have a value, which texts of bounds may name.
+    pub fn single_steps(&mut self, vars: &[(IxVarId, usize)]) {
+        for &(v, _) in vars.iter().filter(|v| v.1 == 1) {
+            let text = match self.split_now.filter(|s| s.0 == v) {
+                Some((_, half, sub)) => Text::mul(&self.ix(sub), &Text::number(half)),
+                None => Text::number(0),
+            };
+            self.index.insert(v, text);
         }
     }
 
@@ -368,7 +380,7 @@ impl Lower<'_> {
         if self.half_of(dst).is_some() && axis > 0 {
             all[0].1 /= 2;
         }
-        let local = Local { vars: all.iter().map(|v| v.0).collect(), values: Default::default() };
+        let local = Local::loops(&all);
         let what = format!("{} of {}", op.name(), k.buffer(dst).name);
         self.at(id, &what);
         let d = k.view(src).dtype;
@@ -428,6 +440,7 @@ impl Lower<'_> {
         let Op::ReduceRegion { op, vars, extents, body, value, result, .. } = &k.op(id).op else { return Ok(()) };
         let vars: Vec<(IxVarId, usize)> = vars.iter().copied().zip(extents.iter().copied()).collect();
         self.at(id, &format!("{} of a region", op.name()));
+        self.single_steps(&vars);
         let (body, value, result, op) = (*body, *value, *result, *op);
         let before = self.save();
         match self.vector_fold(id, &vars, body, |f, id, to| {

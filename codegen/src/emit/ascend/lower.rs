@@ -15,7 +15,7 @@ use crate::ir::{
 };
 use crate::target::NpuCaps;
 use crate::valid::Facts;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A finding that ends the lowering.
 pub type Refused = Box<Diagnostic>;
@@ -79,6 +79,10 @@ pub struct Lower<'a> {
     pub functions: Vec<String>,
     /// Names of parameters.
     pub params: Vec<String>,
+    /// Global tensors of a parameter as another type, by the type.
+    pub recast: BTreeMap<(ParamId, &'static str), String>,
+    /// Scalars that only vector cores know, with the op that made them.
+    pub vector_scalars: Vec<(String, OpId)>,
     /// Names of symbols.
     pub syms: Vec<String>,
     /// Which cores run what is lowered now.
@@ -188,6 +192,27 @@ impl<'a> Lower<'a> {
         let mut c = name.chars();
         let head = c.next().map(|c| c.to_ascii_uppercase().to_string()).unwrap_or_default();
         format!("g{head}{}", c.as_str())
+    }
+
+    /// Global tensor of a parameter seen with elements of type `ty`, which stand for `d`.
+    pub fn global_as(&mut self, p: ParamId, d: DType, ty: &'static str) -> String {
+        let own = match self.k.param(p).kind {
+            ParamKind::Tensor { dtype, .. } => dtype,
+            ParamKind::Scalar { .. } | ParamKind::Absent => d,
+        };
+        if type_of(own) == ty {
+            return self.global(p);
+        }
+        if own == d {
+            return format!("{}Bits", self.global(p));
+        }
+        if let Some(n) = self.recast.get(&(p, ty)) {
+            return n.clone();
+        }
+        let kind = super::vf::capital(ty.trim_end_matches("_t"));
+        let name = self.name(&format!("{}{kind}", self.global(p)));
+        self.recast.insert((p, ty), name.clone());
+        name
     }
 
     // --- indices ---

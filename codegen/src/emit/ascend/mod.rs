@@ -17,6 +17,7 @@ mod stage;
 mod sync;
 mod tree;
 mod vf;
+mod walk;
 
 use self::lower::Lower;
 use self::tree::{Before, Buf, BufId, Core, Node, Place};
@@ -29,7 +30,7 @@ use crate::ir::{DType, IxExpr, IxId, IxVar, IxVarId, IxVarKind, Kernel, Op, OpId
 use crate::pass::expand;
 use crate::target::{NpuCaps, Target};
 use crate::valid::{self, Facts};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// How text is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,6 +263,8 @@ fn lowering<'a>(
         vars: HashMap::new(),
         functions: vec![],
         params: vec![],
+        recast: BTreeMap::new(),
+        vector_scalars: vec![],
         syms: vec![],
         core: Core::Both,
     };
@@ -687,6 +690,10 @@ impl Printer<'_> {
                     let ty = scalar::type_of(dtype);
                     lines.push(format!("    GlobalTensor<{ty}> {g}Bits;"));
                     lines.push(format!("    {g}Bits.SetGlobalBuffer((__gm__ {ty}*){param});"));
+                }
+                for ((_, ty), name) in self.l.recast.iter().filter(|((p, _), _)| *p == id) {
+                    lines.push(format!("    GlobalTensor<{ty}> {name};"));
+                    lines.push(format!("    {name}.SetGlobalBuffer((__gm__ {ty}*){param});"));
                 }
             }
         }

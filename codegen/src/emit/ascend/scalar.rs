@@ -382,9 +382,9 @@ impl Lower<'_> {
     }
 
     /// The global tensor through which scalars of a parameter are read: 16-bit floats as their bits.
-    pub fn scalar_global(&self, p: crate::ir::ParamId, d: DType) -> String {
-        let name = self.global(p);
-        if matches!(d, DType::Bf16 | DType::F16 | DType::E4m3 | DType::E5m2) { format!("{name}Bits") } else { name }
+    pub fn scalar_global(&mut self, p: crate::ir::ParamId, d: DType) -> String {
+        let ty = if d == DType::Bool { "uint8_t" } else { type_of(d) };
+        self.global_as(p, d, ty)
     }
 
     /// A single element written at block level.
@@ -420,6 +420,13 @@ impl Lower<'_> {
         };
         let mut store =
             vec![format!("DataCopyPad({}[{}], {name}, DataCopyExtParams{{1, 4, 0, 0, 0}});", self.global(p), at.s)];
+        let cond = if self.matrix.on {
+            // Both vector cores of a group come here.
+            let one = Text::of("sub == 0".into(), EQUAL);
+            Some(cond.map_or(one.clone(), |c| Text::both(&one, &c)))
+        } else {
+            cond
+        };
         if let Some(c) = cond {
             store = vec![format!("if ({}) {{", c.s), format!("    {}", store[0]), "}".into()];
         }

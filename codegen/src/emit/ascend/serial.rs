@@ -47,6 +47,9 @@ impl Lower<'_> {
 
     /// `parallel` one element after the other.
     pub fn serial_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
+        if self.split_now.is_some() {
+            return Err(self.no_scalar(id));
+        }
         let mut s = self.serial(id);
         for &(v, e) in vars {
             let n = self.name(&self.k.ix_var(v).name.clone());
@@ -278,6 +281,14 @@ impl Lower<'_> {
             Op::Store { view, index, value, .. } => {
                 let (at, cond) = self.element(id, *view, index)?;
                 let x = self.val(*value);
+                let cond = match k.view(*view).base {
+                    // Both vector cores of a group come here.
+                    Base::Param(_) if self.matrix.on => {
+                        let one = Text::of("sub == 0".into(), crate::emit::cuda::expr::EQUAL);
+                        Some(cond.map_or(one.clone(), |c| Text::both(&one, &c)))
+                    }
+                    Base::Param(_) | Base::Buffer(_) => cond,
+                };
                 if let Some(c) = &cond {
                     s.lines.push(format!("if ({}) {{", c.s));
                 }
@@ -290,7 +301,7 @@ impl Lower<'_> {
                     }
                     Base::Param(p) => {
                         let d = k.view(*view).dtype;
-                        let ty = type_of(d);
+                        let ty = if d == DType::Bool { "uint8_t" } else { type_of(d) };
                         let slot = match s.slots.get(&(p.0, ty)) {
                             Some(&b) => b,
                             None => {
@@ -426,6 +437,13 @@ impl Lower<'_> {
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => Err(self.no_scalar(id)),
         }
+    }
+
+    /// The lines that read one element, and the tiles they read.
+    pub fn serial_read(&mut self, id: OpId) -> Res<(Vec<String>, Vec<BufId>)> {
+        let mut s = self.serial(id);
+        self.serial_op(&mut s, id)?;
+        Ok((s.lines, s.reads))
     }
 
     fn serial_load(

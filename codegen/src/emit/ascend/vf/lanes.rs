@@ -26,15 +26,17 @@ impl Vf<'_, '_> {
         };
         match k.ix_expr(ix) {
             IxExpr::Const(_) | IxExpr::Sym(_) => Ok(Opd::Scalar(self.lo.ix(ix))),
+            IxExpr::Var(v) if !self.local.own.contains_key(&v) => match self.index.get(&v) {
+                Some(x) => Ok(x.clone()),
+                None => self.refuse(id, format!("`{}` is not known in vector code", k.ix_var(v).name)),
+            },
             IxExpr::Var(v) => {
-                if let Some(x) = self.index.get(&v) {
-                    return Ok(x.clone());
-                }
                 let x = if let Some((_, _, n)) = self.outer.iter().find(|o| o.0 == v) {
                     Opd::Scalar(Text::call("static_cast<int32_t>", &[&Text::name(n.clone())]))
                 } else if let Some(at) = self.lanes.iter().position(|l| l.0 == v) {
                     self.lane_var(id, at)?
                 } else {
+                    // A loop of one step.
                     Opd::Scalar(Text::number(0))
                 };
                 // Elements of the second vector core are numbered after those of the first.
@@ -110,6 +112,10 @@ impl Vf<'_, '_> {
 
     /// Lanes with the value of a variable that goes along them.
     pub(super) fn lane_var(&mut self, id: OpId, at: usize) -> Res<Opd> {
+        let v = self.lanes[at].0;
+        if let Some(x) = self.numbers.get(&v) {
+            return Ok(x.clone());
+        }
         let flat = match &self.flat {
             Some(r) => r.clone(),
             None => {
@@ -130,7 +136,10 @@ impl Vf<'_, '_> {
         if at > 0 {
             x = self.divide(id, x, Opd::Scalar(Text::number(self.lanes[at].1 as i64)), false)?;
         }
-        self.index.insert(self.lanes[at].0, x.clone());
+        // What a branch or an inner loop computes is not there after it.
+        if self.nest == 0 {
+            self.numbers.insert(v, x.clone());
+        }
         Ok(x)
     }
 

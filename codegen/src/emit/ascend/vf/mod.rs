@@ -65,6 +65,8 @@ pub struct Vf<'v, 'a> {
     args: Vec<(String, String)>,
     values: HashMap<ValueId, Opd>,
     index: HashMap<IxVarId, Opd>,
+    /// Numbers of lanes along each variable that goes along them.
+    numbers: HashMap<IxVarId, Opd>,
     variables: HashMap<BufferId, String>,
     constants: HashMap<String, String>,
     counts: HashMap<String, usize>,
@@ -120,6 +122,7 @@ impl<'v, 'a> Vf<'v, 'a> {
             args: vec![],
             values: HashMap::new(),
             index: HashMap::new(),
+            numbers: HashMap::new(),
             variables: HashMap::new(),
             constants: HashMap::new(),
             counts,
