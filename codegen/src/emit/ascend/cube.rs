@@ -31,6 +31,8 @@ struct Operand {
     handed: bool,
     /// A slot is being filled or read.
     open: bool,
+    /// Block in which it was filled.
+    home: Option<BlockId>,
     slot: String,
     valid_rows: Option<Text>,
     valid_cols: Option<Text>,
@@ -241,6 +243,7 @@ impl Lower<'_> {
             id: id_base,
             handed,
             open: false,
+            home: None,
             slot,
             valid_rows: None,
             valid_cols: None,
@@ -285,10 +288,14 @@ impl Lower<'_> {
             return Ok(false);
         };
         let (Base::Param(_), Base::Buffer(t)) = (k.view(*from).base, k.view(*to).base) else { return Ok(false) };
-        if result != value || !self.is_operand(t) || self.matrix.operands.get(&t).is_some_and(|o| o.handed) {
+        if result != value
+            || !self.is_operand(t)
+            || self.writers(t) != 1
+            || self.matrix.operands.get(&t).is_some_and(|o| o.handed)
+        {
             return Ok(false);
         }
-        let local = Local::of(k, id);
+        let local = Local::of(k, self.ranges, id);
         let before = self.save();
         let core = self.core;
         // Counts of what exists steer the vector cores too; where they do not, they are left out.
@@ -394,8 +401,56 @@ impl Lower<'_> {
         Ok(true)
     }
 
+    /// Stores to a tile in the kernel.
+    fn writers(&self, t: BufferId) -> usize {
+        let mut n = 0;
+        effects::walk(self.k, self.k.body, &mut |_, op| {
+            if let Op::Store { view, .. } = op
+                && self.k.view(*view).base == Base::Buffer(t)
+            {
+                n += 1;
+            }
+        });
+        n
+    }
+
+    /// True if a product in an op reads a tile.
+    fn multiplies(&self, id: OpId, t: BufferId) -> bool {
+        let k = self.k;
+        let reads = |op: &Op| {
+            matches!(op, Op::Gemm { a, b, .. } if [*a, *b].iter().any(|&v| k.view(v).base == Base::Buffer(t)))
+        };
+        let mut found = reads(&k.op(id).op);
+        for b in effects::bodies(&k.op(id).op) {
+            effects::walk(k, b, &mut |_, op| found |= reads(op));
+        }
+        found
+    }
+
+    /// After an op of a block: hands over the tiles that vector code has filled and a product of the block reads next.
+    pub fn hand_overs(&mut self, block: BlockId, n: usize) -> Res<()> {
+        if !self.matrix.on {
+            return Ok(());
+        }
+        let ops = &self.k.block(block).ops;
+        let id = ops[n];
+        for (t, written) in self.tiles_touched(id) {
+            let cube = self.matrix.operands.get(&t).is_some_and(|o| !o.handed);
+            if !written || !self.is_operand(t) || cube || self.multiplies(id, t) {
+                continue;
+            }
+            let writes = |id: OpId| self.tiles_touched(id).contains(&(t, true)) && !self.multiplies(id, t);
+            let next = ops[n + 1..].iter().find(|&&o| self.tiles_touched(o).iter().any(|x| x.0 == t));
+            let read = ops[n + 1..].iter().any(|&o| self.multiplies(o, t));
+            if read && next.is_some_and(|&o| !writes(o)) {
+                self.hand_over(id, t)?;
+            }
+        }
+        Ok(())
+    }
+
     /// After vector code has filled an operand: hands it over to the cube.
-    pub fn hand_over(&mut self, id: OpId, t: BufferId) -> Res<()> {
+    fn hand_over(&mut self, id: OpId, t: BufferId) -> Res<()> {
         let o = self.operand(id, t, true)?;
         if !self.caps.direct_exchange {
             return Err(self.refuse(
@@ -415,15 +470,23 @@ impl Lower<'_> {
         let tile = self.tile(t);
         let split = self.half_of(t);
         let rows = split.unwrap_or(o.rows / 2);
-        if o.rows % 32 != 0 || tile.wide {
+        let c0 = 32 / o.dtype.bytes(1);
+        if o.rows % 2 != 0 || tile.pitch % c0 != 0 {
             return Err(self.refuse(
                 id,
-                format!("a tile of {} rows cannot be handed to the cube", o.rows),
-                "use a multiple of 32 rows",
+                format!("a tile of {} rows of {} columns cannot be handed to the cube", o.rows, o.cols),
+                "use an even number of rows and whole lines of 32 bytes",
             ));
         }
-        let c0 = 32 / o.dtype.bytes(1);
-        let (ub, l1) = (self.tensor(tile.buf), self.tensor(o.l1));
+        let mut from = tile.buf;
+        if tile.wide {
+            let n = self.bufs[tile.buf.0].elements;
+            let name = format!("{}Packed", self.tensor(tile.buf));
+            let span = self.k.buffer(t).span;
+            from = self.buffer(&name, type_of(o.dtype), o.dtype.bytes(1), n, Place::Ub, span);
+            self.narrow(tile.buf, from, o.dtype);
+        }
+        let (ub, l1) = (self.tensor(from), self.tensor(o.l1));
         let rows16 = o.rows.next_multiple_of(16);
         let gap = tile.pitch / c0 - 1;
         let own = if split.is_some() { "0".to_string() } else { format!("sub * {}", rows * tile.pitch) };
@@ -437,7 +500,7 @@ impl Lower<'_> {
             "}".into(),
         ];
         self.push(Node::Say(Core::Vector, format!("CrossCoreWaitFlag<2, PIPE_MTE3>({} + {});", o.id + 2, o.slot)));
-        self.inst(Core::Vector, Pipe::Mte3, lines, &[tile.buf], &[o.l1]);
+        self.inst(Core::Vector, Pipe::Mte3, lines, &[from], &[o.l1]);
         self.push(Node::Say(Core::Vector, format!("CrossCoreSetFlag<2, PIPE_MTE3>({} + {});", o.id, o.slot)));
         self.push(Node::Say(Core::Cube, format!("CrossCoreWaitFlag<2, PIPE_MTE1>({} + {});", o.id, o.slot)));
         self.core = core;
@@ -452,20 +515,18 @@ impl Lower<'_> {
         if !self.matrix.on {
             return;
         }
-        let k = self.k;
-        let ops = &k.block(block).ops;
+        let ops = &self.k.block(block).ops;
         let open: Vec<BufferId> = self.matrix.operands.iter().filter(|(_, o)| o.open).map(|(&b, _)| b).collect();
         for b in open {
-            let touches = |id: OpId| self.tiles_touched(id).iter().any(|(x, _)| *x == b);
-            let filled = ops.iter().position(|&id| {
-                matches!(k.op(id).op, Op::Parallel { .. }) && self.tiles_touched(id).iter().any(|&(x, w)| x == b && w)
-            });
-            let (Some(filled), Some(last)) = (filled, ops.iter().rposition(|&id| touches(id))) else { continue };
-            if last < filled || ops[last] != done {
+            let touches = |id: &OpId| self.tiles_touched(*id).iter().any(|(x, _)| *x == b);
+            let last = ops.iter().rfind(|id| touches(id)).copied();
+            let Some(o) = self.matrix.operands.get_mut(&b) else { continue };
+            // Blocks inside come first.
+            if *o.home.get_or_insert(block) != block || last != Some(done) {
                 continue;
             }
             if let Some(o) = self.matrix.operands.get_mut(&b) {
-                o.open = false;
+                (o.open, o.home) = (false, None);
                 let o = o.clone();
                 let line = if o.handed {
                     format!("CrossCoreSetFlag<2, PIPE_MTE1>({} + {});", o.id + 2, o.slot)
@@ -515,17 +576,20 @@ impl Lower<'_> {
         };
         let size = oa.dtype.bytes(1);
         let c0 = 32 / size;
-        if m % 32 != 0 || ra != 0 || k.buffer(acc).extents != [m, n] {
+        if !oa.open || !ob.open {
+            return Err(bad(self, "an operand that is filled somewhere else"));
+        }
+        if m % 2 != 0 || m < 2 || ra != 0 || k.buffer(acc).extents != [m, n] {
             return Err(self.refuse(
                 id,
                 format!("a product of {m} rows is not shared between two vector cores"),
-                "use a multiple of 32 rows",
+                "use an even number of rows",
             ));
         }
         if oa.dtype != ob.dtype || !turned_b && size != 2 {
             return Err(bad(self, "operands in this order or of these types"));
         }
-        if kk % c0 != 0 || ca % c0 != 0 || cb % c0 != 0 || n % 16 != 0 || rb % 16 != 0 {
+        if kk % c0 != 0 || ca % c0 != 0 || cb % c0 != 0 || rb % 16 != 0 || !turned_b && kk % 16 != 0 {
             return Err(self.refuse(
                 id,
                 format!("a product of [{m}, {kk}] by [{kk}, {n}] fits no whole fractals"),
@@ -533,15 +597,15 @@ impl Lower<'_> {
             ));
         }
         // Columns of a step, K of a step.
-        let (mut nq, mut kq) = (n, kk);
-        while nq % 32 == 0 && (m * nq * 4 > self.caps.l0c_bytes / 2 || m / 2 * nq * 4 > 32768) {
+        let (m16, mut nq, mut kq) = (m.next_multiple_of(16), n.next_multiple_of(16), kk);
+        while n % 16 == 0 && nq % 32 == 0 && (m16 * nq * 4 > self.caps.l0c_bytes / 2 || m16 / 2 * nq * 4 > 32768) {
             nq /= 2;
         }
         let step = if turned_b { c0 } else { 16 };
-        while kq % (2 * step) == 0 && (m * kq * size > L0_SLOT || nq * kq * size > L0_SLOT) {
+        while kq % (2 * step) == 0 && (m16 * kq * size > L0_SLOT || nq * kq * size > L0_SLOT) {
             kq /= 2;
         }
-        if m * nq * 4 > self.caps.l0c_bytes / 2 || m * kq * size > L0_SLOT || nq * kq * size > L0_SLOT {
+        if m16 * nq * 4 > self.caps.l0c_bytes / 2 || m16 * kq * size > L0_SLOT || nq * kq * size > L0_SLOT {
             return Err(self.refuse(
                 id,
                 format!("a product of [{m}, {kk}] by [{kk}, {n}] does not fit L0"),
@@ -592,11 +656,11 @@ impl Lower<'_> {
             None => (None, None),
         };
         let tile = self.tile(acc);
-        let steps = n / nq;
+        let steps = (n / nq).max(1);
         let column = self.name("column");
         let body = self.inner(|l| {
             l.cube_step(&oa, &ob, part, &depth, [m, nq, kk, kq], turned_b, (ca, rb, cb), &column, steps);
-            l.take(id, part, tile, half, nq, steps, &column, set, row, col)
+            l.take(id, part, tile, half, [n / steps, nq], steps, &column, set, row, col)
         })?;
         let body = if steps > 1 {
             vec![Node::Loop { head: format!("for (uint32_t {column} = 0; {column} < {n}; {column} += {nq})"), body }]
@@ -631,6 +695,7 @@ impl Lower<'_> {
     ) {
         let ty = type_of(oa.dtype);
         let size = oa.dtype.bytes(1);
+        let m16 = m.next_multiple_of(16);
         let c0 = 32 / size;
         let (a, b) = (self.tensor(oa.l1), self.tensor(ob.l1));
         let (ra16, rb16) = (oa.rows.next_multiple_of(16), ob.rows.next_multiple_of(16));
@@ -670,10 +735,10 @@ impl Lower<'_> {
                 "LoadData2DParamsV2 ld;".to_string(),
                 "ld.mStartPosition = 0;".into(),
                 format!("ld.kStartPosition = ({ca} + k0) / {c0};"),
-                format!("ld.mStep = {};", m / 16),
+                format!("ld.mStep = {};", m16 / 16),
                 format!("ld.kStep = static_cast<uint16_t>({kfr});"),
                 format!("ld.srcStride = {};", ra16 / 16),
-                format!("ld.dstStride = {};", m / 16),
+                format!("ld.dstStride = {};", m16 / 16),
                 "ld.ifTranspose = false;".into(),
                 format!("LoadData(aL0, {a}, ld);"),
             ]);
@@ -706,7 +771,7 @@ impl Lower<'_> {
                 "ld.repeatTimes = static_cast<uint8_t>(kFr);".into(),
                 "ld.dstGap = 0;".into(),
                 "ld.ifTranspose = false;".into(),
-                format!("for (uint32_t i = 0; i < {}; ++i) {{", m / 16),
+                format!("for (uint32_t i = 0; i < {}; ++i) {{", m16 / 16),
                 format!("ld.startIndex = static_cast<uint16_t>(i + ({ca} + k0) / {c0} * {});", ra16 / 16),
                 format!("LoadData(aL0[i * kFr * {}], {a}, ld);", 512 / size),
                 "}".into(),
@@ -744,7 +809,7 @@ impl Lower<'_> {
             format!("mm.k = static_cast<uint16_t>({len});"),
             "mm.cmatrixInitVal = k0 == 0;".into(),
         ]);
-        if m / 16 * (nq / 16) < 10 && kq < kk {
+        if m16 / 16 * (nq / 16) < 10 && kq < kk {
             l.push("PipeBarrier<PIPE_M>();".into());
         }
         l.extend([
@@ -764,7 +829,7 @@ impl Lower<'_> {
                 "FixpipeParamsArch3510<CO2Layout::ROW_MAJOR> fx;".into(),
                 format!("fx.nSize = {nq};"),
                 format!("fx.mSize = {m};"),
-                format!("fx.srcStride = {m};"),
+                format!("fx.srcStride = {m16};"),
                 format!("fx.dstStride = {nq};"),
                 "fx.dualDstCtl = 1;".into(),
                 "fx.params.ndNum = 1;".into(),
@@ -777,7 +842,7 @@ impl Lower<'_> {
                 "FixpipeParamsV220 fx;".to_string(),
                 format!("fx.nSize = {nq};"),
                 format!("fx.mSize = {m};"),
-                format!("fx.srcStride = {m};"),
+                format!("fx.srcStride = {m16};"),
                 format!("fx.dstStride = {nq};"),
                 "fx.ndNum = 1;".into(),
                 "fx.srcNdStride = 0;".into(),
@@ -804,7 +869,7 @@ impl Lower<'_> {
         part: BufId,
         tile: super::lower::Tile,
         half: usize,
-        nq: usize,
+        [n, nq]: [usize; 2],
         steps: usize,
         column: &str,
         set: bool,
@@ -830,7 +895,7 @@ impl Lower<'_> {
             self.push(Node::Say(Core::Vector, format!("CrossCoreWaitFlag<2, PIPE_V>(PART_FULL + {slot});")));
             let mut reads = vec![part];
             let p = |t: &str| format!("(__ubuf__ float*){t}.GetPhyAddr()");
-            let sizes = format!("static_cast<uint16_t>({half}), {nq}u, {}u, {nq}u", tile.pitch);
+            let sizes = format!("static_cast<uint16_t>({half}), {n}u, {}u, {nq}u", tile.pitch);
             let call = match (row, col) {
                 (Some(r), Some(c)) => {
                     reads.extend([r, c]);
@@ -874,14 +939,14 @@ impl Lower<'_> {
         if !set {
             reads.push(tile.buf);
         }
-        let line = if steps == 1 && tile.pitch == nq {
+        let line = if steps == 1 && tile.pitch == nq && n == nq {
             let n = half * nq;
             if set { format!("Adds({acc}, {name}, 0.0f, {n});") } else { format!("Add({acc}, {acc}, {name}, {n});") }
         } else {
             let x =
                 format!("{acc}[r * {}{}]", tile.pitch, if steps > 1 { format!(" + {column}") } else { String::new() });
             let y = format!("{name}[r * {nq}]");
-            let op = if set { format!("Adds({x}, {y}, 0.0f, {nq});") } else { format!("Add({x}, {x}, {y}, {nq});") };
+            let op = if set { format!("Adds({x}, {y}, 0.0f, {n});") } else { format!("Add({x}, {x}, {y}, {n});") };
             format!("for (uint32_t r = 0; r < {half}; ++r) {{\n    {op}\n}}")
         };
         self.inst(Core::Vector, Pipe::V, vec![line], &reads, &[tile.buf]);
@@ -891,7 +956,7 @@ impl Lower<'_> {
     /// The factors of a product's rows or columns, in a buffer.
     fn scale(&mut self, id: OpId, s: GemmScale, extent: usize, rows: bool) -> Res<BufId> {
         let k = self.k;
-        let local = Local::of(k, id);
+        let local = Local::of(k, self.ranges, id);
         let span = k.op(id).span;
         let n = if rows { extent / 2 } else { extent };
         if !self.caps.register_vectors {
@@ -917,6 +982,7 @@ impl Lower<'_> {
             multiple: 0,
             elem: vec![(s.var, 1)],
             opaque: vec![],
+            guards: vec![],
         };
         let r = self.scale_loop(id, s, &vars, &local, &ub, rows);
         self.split_now = None;

@@ -19,6 +19,15 @@ struct Access {
     branch: bool,
 }
 
+/// A box to copy out after a loop.
+struct Leaving {
+    slab: Slab,
+    /// Where its elements are.
+    buf: BufId,
+    /// Where the loop puts them, if in words.
+    words: Option<BufId>,
+}
+
 /// Names of loops' results: what is written, for the function's name.
 fn wish(accesses: &[Access], l: &Lower<'_>) -> String {
     let target = accesses.iter().find(|a| a.store).or(accesses.first());
@@ -52,18 +61,12 @@ impl Lower<'_> {
         let r = self.own_loop(id, &vars, body);
         self.split_now = split;
         self.core = core;
-        r?;
-        for (b, written) in self.tiles_touched(id) {
-            if written && self.is_operand(b) {
-                self.hand_over(id, b)?;
-            }
-        }
-        Ok(())
+        r
     }
 
     /// An element loop on vector cores.
     fn own_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
-        let local = Local::of(self.k, id).within(vars);
+        let local = Local::of(self.k, self.ranges, id).within(vars);
         self.single_steps(vars);
         let accesses = self.accesses(body);
         let what = self.what(&accesses);
@@ -161,7 +164,9 @@ impl Lower<'_> {
             return Ok(true);
         }
         let before = self.save();
-        let Some(ub) = self.tile_site(tile.id, tile.view, &tile.index, local)? else { return Ok(false) };
+        let Some(ub) = self.tile_site(tile.id, tile.view, &tile.index, local)?.filter(|u| u.guards.is_empty()) else {
+            return Ok(false);
+        };
         let Ok(mut slab) = self.slab(tensor.id, tensor.view, &tensor.index, vars, local) else {
             self.restore(before);
             return Ok(false);
@@ -225,9 +230,12 @@ impl Lower<'_> {
         if self.k.buffer(b).space == Space::Var {
             return Ok(None);
         }
-        if self.needs(id, view).iter().any(|&n| n) {
+        let needs = self.needs(id, view);
+        if needs.iter().any(|&n| n) && (self.k.op(id).op.name() == "store" || !self.caps.register_vectors) {
             return Ok(None);
         }
+        let pairs = index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied());
+        let guards: Vec<(IxId, IxId)> = pairs.zip(&needs).filter(|(_, n)| **n).map(|(p, _)| p).collect();
         let own = self.matrix.split.contains(&b);
         let f = {
             let mut forms = self.forms(local);
@@ -238,7 +246,7 @@ impl Lower<'_> {
         };
         let Some(f) = f else { return Ok(None) };
         let t = self.tile(b);
-        Ok(vf::tile_ub(self, t, v.dtype, &f))
+        Ok(vf::tile_ub(self, t, v.dtype, &f).map(|u| Ub { guards, ..u }))
     }
 
     fn slab_name(&self, _s: &Slab) -> String {
@@ -252,9 +260,10 @@ impl Lower<'_> {
         accesses: &[Access],
         vars: &[(IxVarId, usize)],
         local: &Local,
-    ) -> Res<(Sites, Vec<(Slab, BufId)>)> {
+    ) -> Res<(Sites, Vec<Leaving>)> {
         let mut sites = Sites::new();
         let mut out = vec![];
+        let mut reads: Vec<BufId> = vec![];
         let mut staged: Vec<(ViewId, Vec<IxId>, bool, Ub)> = vec![];
         for a in accesses {
             let same = staged.iter().find(|(v, i, s, _)| *v == a.view && *i == a.index && *s == a.store);
@@ -278,6 +287,7 @@ impl Lower<'_> {
                 },
                 Base::Param(p) => {
                     let mut slab = self.slab(a.id, a.view, &a.index, vars, local)?;
+                    reads.extend(slab.reads.iter().copied());
                     let name = self.k.param(p).name.clone();
                     let span = self.k.op(a.id).span;
                     let mut ub = self.stage(&mut slab, &name, span);
@@ -285,7 +295,20 @@ impl Lower<'_> {
                         if a.branch {
                             self.copy_in(&slab, ub.buf, &Text::number(0));
                         }
-                        out.push((slab, ub.buf));
+                        let buf = ub.buf;
+                        let mut words = None;
+                        if self.wide_stages.contains(&a.id) && ub.width < 4 {
+                            if a.branch {
+                                ub = self.widened(&ub, span);
+                            } else {
+                                let n = self.bufs[buf.0].elements;
+                                let name = format!("{}Words", self.tensor(buf));
+                                let wide = self.buffer(&name, "uint32_t", 4, n, Place::Ub, span);
+                                ub = Ub { buf: wide, width: 4, ..ub };
+                            }
+                            words = Some(ub.buf);
+                        }
+                        out.push(Leaving { slab, buf, words });
                     } else {
                         self.copy_in(&slab, ub.buf, &Text::number(0));
                         if self.wide_stages.contains(&a.id) {
@@ -298,7 +321,36 @@ impl Lower<'_> {
             }
         }
         let _ = id;
+        // Addresses are made from tiles as they are before the loop.
+        for a in accesses.iter().filter(|a| a.store) {
+            let written = sites.get(&a.id).map(|u| u.buf);
+            if written.is_some_and(|b| reads.contains(&b)) {
+                return Err(self.refuse(a.id, "an index depends on a tile that the same loop writes", "use two loops"));
+            }
+        }
         Ok((sites, out))
+    }
+
+    /// Copies out what a loop has stored.
+    fn leave(&mut self, out: Vec<Leaving>) {
+        for Leaving { slab, buf, words } in out {
+            if let Some(wide) = words {
+                self.narrow(wide, buf, slab.dtype());
+            }
+            self.copy_out(&slab, buf, &Text::number(0));
+        }
+    }
+
+    /// Narrow elements out of the words they lie in.
+    pub fn narrow(&mut self, from: BufId, to: BufId, d: DType) {
+        let n = self.bufs[from.0].elements.min(self.bufs[to.0].elements);
+        vf::narrow_function(self, d);
+        let (ty, a, b) = (super::lower::type_of(d), self.tensor(from), self.tensor(to));
+        let line = format!(
+            "asc_vf_call<Narrow<{ty}>>((__ubuf__ {ty}*){b}.GetPhyAddr(), (__ubuf__ uint32_t*){a}.GetPhyAddr(), {n}u, static_cast<uint16_t>({}));",
+            n.div_ceil(vf::LANES)
+        );
+        self.inst(Core::Vector, Pipe::V, vec![line], &[from], &[to]);
     }
 
     /// Places of the accesses of a body that only reads.
@@ -354,18 +406,15 @@ impl Lower<'_> {
         let (sites, out) = self.sites(id, accesses, vars, local)?;
         if !self.caps.register_vectors {
             mem::element_loop(self, id, vars, body, &sites)?;
-            for (slab, buf) in out {
-                self.copy_out(&slab, buf, &Text::number(0));
-            }
+            self.leave(out);
             return Ok(());
         }
         let mut f = Vf::new(self, local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         let (call, reads, writes) = f.finish(&name);
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
-        for (slab, buf) in out {
-            self.copy_out(&slab, buf, &Text::number(0));
-        }
+        self.test_failed();
+        self.leave(out);
         Ok(())
     }
 
@@ -431,6 +480,7 @@ impl Lower<'_> {
             f.finish(&name)
         };
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
+        self.test_failed();
         Ok(())
     }
 
@@ -443,6 +493,14 @@ impl Lower<'_> {
         self.single_steps(&vars);
         let (body, value, result, op) = (*body, *value, *result, *op);
         let before = self.save();
+        if self.matrix.on && self.tiles_touched(id).is_empty() {
+            // The cube core may need it too.
+            if self.serial_fold(id, &vars, body, value, op, result).is_ok() {
+                return Ok(());
+            }
+            self.restore(before);
+        }
+        let before = self.save();
         match self.vector_fold(id, &vars, body, |f, id, to| {
             let x = f.result_of(value);
             let d = f.lo.dtype(value);
@@ -454,6 +512,7 @@ impl Lower<'_> {
                 let t = self.tensor(b);
                 let line = format!("const {} {name} = {t}.GetValue(0);", super::scalar::type_of(d));
                 self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+                self.vector_scalars.push((name.clone(), id));
                 self.values.insert(result, Text::name(name));
                 Ok(())
             }
@@ -476,7 +535,7 @@ impl Lower<'_> {
         if !self.caps.register_vectors {
             return Err(self.refuse(id, "a scalar reduction has no form on memory vectors yet", "reduce a tile"));
         }
-        let local = Local::of(self.k, id);
+        let local = Local::of(self.k, self.ranges, id);
         let accesses = self.accesses(body);
         let (sites, _) = self.sites(id, &accesses, vars, &local)?;
         let op = &self.k.op(id).op;
@@ -497,12 +556,13 @@ impl Lower<'_> {
             }
         };
         let b = self.buffer("total", ty, 4, vf::LANES, Place::Ub, self.k.op(id).span);
-        let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![] };
+        let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![], guards: vec![] };
         let mut f = Vf::new(self, &local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         end(&mut f, id, &to)?;
         let (call, reads, writes) = f.finish("Total");
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
+        self.test_failed();
         Ok(b)
     }
 
@@ -512,6 +572,13 @@ impl Lower<'_> {
         let Op::FindFirst { var, extent, body, cond, result } = &k.op(id).op else { return Ok(()) };
         let (var, extent, body, cond, result) = (*var, *extent, *body, *cond, *result);
         self.at(id, "first of a kind");
+        let before = self.save();
+        if self.matrix.on && self.tiles_touched(id).is_empty() {
+            if self.serial_find(id, var, extent, body, cond, result).is_ok() {
+                return Ok(());
+            }
+            self.restore(before);
+        }
         let before = self.save();
         match self.vector_fold(id, &[(var, extent)], body, |f, id, to| {
             // The first has the largest distance from the end.
@@ -523,6 +590,7 @@ impl Lower<'_> {
                 let t = self.tensor(b);
                 let line = format!("const int64_t {name} = {extent} - MaxOf({t}.GetValue(0), 0);");
                 self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+                self.vector_scalars.push((name.clone(), id));
                 self.index.insert(result, Text::name(name));
                 Ok(())
             }

@@ -80,6 +80,32 @@ impl Form {
     }
 }
 
+/// A loop inside an element loop.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    /// First value.
+    pub lo: IxId,
+    /// Most steps it takes.
+    pub steps: usize,
+    /// It always takes as many.
+    pub exact: bool,
+}
+
+impl Inner {
+    fn of(k: &Kernel, ranges: &Ranges, lo: IxId, hi: IxId) -> Option<Inner> {
+        let apart = |from: IxId| {
+            let (a, b) = (ranges.affine(from), ranges.affine(hi));
+            (a.terms == b.terms).then(|| (b.constant - a.constant).max(0) as usize)
+        };
+        if let Some(steps) = apart(lo) {
+            return Some(Inner { lo, steps, exact: true });
+        }
+        let IxExpr::Max(a, b) = k.ix_expr(lo) else { return None };
+        let steps = apart(a).or_else(|| apart(b))?;
+        Some(Inner { lo, steps, exact: false })
+    }
+}
+
 /// What an element body defines: everything that may differ between elements.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
@@ -89,8 +115,8 @@ pub struct Local {
     pub values: HashSet<ValueId>,
     /// The loop's own variables with their extents: sums are made of them, all others differ in their own way.
     pub own: HashMap<IxVarId, usize>,
-    /// Loops inside with constant bounds: first value and number of steps.
-    pub inner: HashMap<IxVarId, (i64, usize)>,
+    /// Loops inside whose number of steps has a bound.
+    pub inner: HashMap<IxVarId, Inner>,
 }
 
 impl Local {
@@ -112,7 +138,7 @@ impl Local {
         l
     }
     /// What op `id` and the ops in its bodies define.
-    pub fn of(k: &Kernel, id: crate::ir::OpId) -> Local {
+    pub fn of(k: &Kernel, ranges: &Ranges, id: crate::ir::OpId) -> Local {
         let mut l = Local::default();
         let u = effects::uses(&k.op(id).op);
         let extents: Vec<usize> = if let Op::Parallel { extents, .. } | Op::ReduceRegion { extents, .. } = &k.op(id).op {
@@ -127,9 +153,9 @@ impl Local {
         for b in u.blocks {
             effects::walk(k, b, &mut |_, op: &Op| {
                 if let Op::For { var, lo, hi, .. } = op
-                    && let (Some(lo), Some(hi)) = (k.ix_const(*lo), k.ix_const(*hi))
+                    && let Some(inner) = Inner::of(k, ranges, *lo, *hi)
                 {
-                    l.inner.insert(*var, (lo, (hi - lo).max(0) as usize));
+                    l.inner.insert(*var, inner);
                 }
                 let u = effects::uses(op);
                 l.vars.extend(u.body_ix.iter().chain(&u.defines_ix));

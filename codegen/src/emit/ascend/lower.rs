@@ -79,6 +79,8 @@ pub struct Lower<'a> {
     pub functions: Vec<String>,
     /// Names of parameters.
     pub params: Vec<String>,
+    /// Flag of the checks of the vector function just written.
+    pub failed: Option<BufId>,
     /// Global tensors of a parameter as another type, by the type.
     pub recast: BTreeMap<(ParamId, &'static str), String>,
     /// Scalars that only vector cores know, with the op that made them.
@@ -139,6 +141,13 @@ impl<'a> Lower<'a> {
         let id = self.insts;
         self.insts += 1;
         self.push(Node::Inst(Inst { id, pipe, core, lines, reads: reads.to_vec(), writes: writes.to_vec() }));
+    }
+    /// After a vector function: ends the run where one of its checks has failed.
+    pub fn test_failed(&mut self) {
+        if let Some(b) = self.failed.take() {
+            let line = format!("if ({}.GetValue(0) != 0u) {{\n    Trap();\n}}", self.tensor(b));
+            self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+        }
     }
     /// Statements that `f` adds, as a list of their own.
     pub fn inner(&mut self, f: impl FnOnce(&mut Self) -> Res<()>) -> Res<Vec<Node>> {
@@ -353,8 +362,9 @@ impl<'a> Lower<'a> {
 
     /// Lowers the ops of a block.
     pub fn block(&mut self, b: BlockId) -> Res<()> {
-        for &id in &self.k.block(b).ops {
+        for (n, &id) in self.k.block(b).ops.iter().enumerate() {
             self.op(id)?;
+            self.hand_overs(b, n)?;
             self.release(b, id);
         }
         Ok(())
@@ -461,8 +471,11 @@ impl<'a> Lower<'a> {
                 self.push(Node::If { cond, then, els });
                 Ok(())
             }
-            Op::Check { message, .. } => {
-                Err(self.refuse(id, format!("`check` (\"{message}\") has no Ascend form"), "check on the host"))
+            Op::Check { cond, message } => {
+                let c = self.val(*cond).s;
+                self.say(format!("// {}", message.replace(['\n', '\\'], " ")));
+                self.say(format!("if (!({c})) {{\n    Trap();\n}}"));
+                Ok(())
             }
             Op::Atomic { .. } => {
                 Err(self.refuse(id, "an atomic update outside an element loop has no Ascend form", "put it in a loop"))

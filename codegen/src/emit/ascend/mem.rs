@@ -81,6 +81,7 @@ struct Mem<'m, 'a> {
     lane: Option<IxVarId>,
     n: usize,
     values: HashMap<ValueId, Row>,
+    ops: Vec<OpId>,
 }
 
 /// `parallel`.
@@ -96,7 +97,8 @@ pub fn element_loop(l: &mut Lower<'_>, id: OpId, vars: &[(IxVarId, usize)], body
             heads.push(format!("for (int64_t {name} = 0; {name} < {e}; ++{name})"));
         }
     }
-    let mut m = Mem { l, sites, lane, n, values: HashMap::new() };
+    let ops = l.k.block(body).ops.clone();
+    let mut m = Mem { l, sites, lane, n, values: HashMap::new(), ops };
     let r = m.body(body);
     let mut list = l.nodes.pop().unwrap_or_default();
     r?;
@@ -183,6 +185,17 @@ impl Mem<'_, '_> {
         Ok(Row::Vec(t, u.buf))
     }
 
+    /// True if a store to the buffer comes between a load and the last use of its value.
+    fn changed_before_use(&self, id: OpId, v: ValueId, buf: BufId) -> bool {
+        let ops = &self.ops;
+        let from = ops.iter().position(|&o| o == id).unwrap_or(0);
+        let last = ops.iter().rposition(|&o| crate::ir::effects::uses(&self.l.k.op(o).op).values.contains(&v));
+        let stores = |o: OpId| {
+            matches!(self.l.k.op(o).op, Op::Store { .. }) && self.sites.get(&o).is_some_and(|u| u.buf == buf)
+        };
+        last.is_some_and(|last| (from..last).any(|i| stores(ops[i])))
+    }
+
     fn aligned(&self, id: OpId, u: &Ub, step: i64) -> Res<()> {
         let others = u.elem.iter().filter(|e| Some(e.0) != self.lane).fold(u.multiple, |g, e| vf::gcd(g, e.1));
         if step != 1 || (others * u.width as i64) % self.l.caps.align_bytes as i64 != 0 || u.width != u.dtype.bytes(1) {
@@ -197,7 +210,31 @@ impl Mem<'_, '_> {
             Op::Const { .. } => Ok(()),
             Op::Load { result, .. } => {
                 let Some(u) = self.sites.get(&id).cloned() else { return self.refuse(id, "a read without a place") };
-                let x = self.load(id, &u)?;
+                let mut x = self.load(id, &u)?;
+                if let Row::Vec(t, b) = &x
+                    && self.changed_before_use(id, *result, u.buf)
+                {
+                    // A store in between changes the row in its place.
+                    let f = match u.dtype {
+                        DType::F32 => ("Muls", "1.0f"),
+                        DType::I32 => ("Adds", "0"),
+                        DType::F16
+                        | DType::Bf16
+                        | DType::E4m3
+                        | DType::E5m2
+                        | DType::E2m1
+                        | DType::E8m0
+                        | DType::I8
+                        | DType::U8
+                        | DType::U32
+                        | DType::I64
+                        | DType::Bool => {
+                            return self.refuse(id, format!("rows of {} that change in the loop", u.dtype));
+                        }
+                    };
+                    let (t, b) = (t.clone(), *b);
+                    x = self.apply(id, u.dtype, f.0, &t, b, Some((f.1.into(), None)));
+                }
                 if let Row::Scalar(t) = &x {
                     self.l.values.insert(*result, t.clone());
                 }

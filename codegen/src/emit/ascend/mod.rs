@@ -190,6 +190,21 @@ const RESERVED: &[&str] = &[
     "Fill",
     "Widen",
     "Exp2Of",
+    "FmaOf",
+    "Narrow",
+    "Trap",
+    "s",
+    "pp",
+    "ld",
+    "mm",
+    "fx",
+    "nz",
+    "cSlot",
+    "kLen",
+    "kFr",
+    "aL0",
+    "bL0",
+    "cL0",
     "Log2Of",
     "RsqrtOf",
     "SqrtOf",
@@ -263,6 +278,7 @@ fn lowering<'a>(
         vars: HashMap::new(),
         functions: vec![],
         params: vec![],
+        failed: None,
         recast: BTreeMap::new(),
         vector_scalars: vec![],
         syms: vec![],
@@ -466,6 +482,12 @@ impl Printer<'_> {
         let mut programs = vec![];
         for &(core, _name) in &roles {
             programs.push(self.program(&nodes, &bufs, core, &doubled, cubes));
+        }
+        if cubes
+            && let Some((_, id)) = self.l.vector_scalars.iter().find(|(n, _)| mentions(&programs[0].0, n))
+        {
+            let d = Diagnostic::error(k, k.op(*id).span, "C0311", "the cube core needs a number that only vector cores know");
+            return Err(vec![d.help("read it from a tensor, so that all cores compute it")]);
         }
         let entry = k.dtypes.iter().fold(k.name.clone(), |n, (_, d)| format!("{n}_{d}"));
         let space = format!("{}_k", k.name);

@@ -42,7 +42,9 @@ impl Lower<'_> {
 
     fn serial_end(&mut self, s: Serial) {
         let lines = super::vf::indent(&s.lines, 0);
-        self.inst(Core::Vector, Pipe::S, lines, &s.reads, &s.writes);
+        // What reads tensors only is the same on every core.
+        let same = s.reads.is_empty() && s.writes.is_empty();
+        self.inst(if same { Core::Both } else { Core::Vector }, Pipe::S, lines, &s.reads, &s.writes);
     }
 
     /// `parallel` one element after the other.
@@ -108,6 +110,9 @@ impl Lower<'_> {
         s.lines.push(format!("{acc} = {first} ? {} : {};", x.s, next.s));
         s.lines.push(format!("{first} = false;"));
         s.lines.extend(vars.iter().map(|_| "}".to_string()));
+        if !s.reads.is_empty() {
+            self.vector_scalars.push((acc.clone(), id));
+        }
         self.serial_end(s);
         self.values.insert(result, Text::name(acc));
         Ok(())
@@ -147,6 +152,9 @@ impl Lower<'_> {
         s.lines.push(format!("{found} = {n};"));
         s.lines.push("}".into());
         s.lines.push("}".into());
+        if !s.reads.is_empty() {
+            self.vector_scalars.push((found.clone(), id));
+        }
         self.serial_end(s);
         self.index.insert(result, Text::name(found));
         Ok(())
@@ -208,6 +216,7 @@ impl Lower<'_> {
         }
         s.lines.push("}".into());
         self.serial_end(s);
+        self.vector_scalars.push((acc.clone(), id));
         if let Some(t) = total {
             self.values.insert(*t, Text::name(acc));
         }
@@ -421,6 +430,11 @@ impl Lower<'_> {
                 s.lines.push("continue;".into());
                 Ok(())
             }
+            Op::Check { cond, .. } => {
+                let c = self.val(*cond).s;
+                s.lines.extend([format!("if (!({c})) {{"), "Trap();".into(), "}".into()]);
+                Ok(())
+            }
             Op::Fma { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
@@ -432,7 +446,6 @@ impl Lower<'_> {
             | Op::Scan { .. }
             | Op::FindFirst { .. }
             | Op::Gemm { .. }
-            | Op::Check { .. }
             | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => Err(self.no_scalar(id)),

@@ -28,6 +28,8 @@ pub struct Ub {
     pub elem: Vec<(IxVarId, i64)>,
     /// The same for other indices.
     pub opaque: Vec<(IxId, i64)>,
+    /// Indices with their extents: an element outside does not exist. Only for tiles; copies leave zeros in boxes.
+    pub guards: Vec<(IxId, IxId)>,
 }
 
 /// One dimension of a box.
@@ -80,6 +82,10 @@ pub struct Walked {
 }
 
 impl Slab {
+    /// What an element is.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
     /// The tensor.
     pub fn param(&self) -> ParamId {
         self.param
@@ -326,8 +332,13 @@ impl Lower<'_> {
         if matches!(self.k.op(id).op, Op::Store { .. }) && !slab.ranged.is_empty() {
             // Copying out a box that the loop does not fill would write what it does not mean to.
             let inner = local.inner.iter().filter(|(v, _)| index.iter().any(|&i| self.ranges.mentions(i, **v)));
-            let steps: usize = vars.iter().map(|v| v.1).chain(inner.map(|(_, n)| n.1)).product();
-            if steps != slab.dims.iter().map(|d| d.extent).product::<usize>() {
+            let mut exact = true;
+            let inner = inner.map(|(_, n)| {
+                exact &= n.exact;
+                n.steps
+            });
+            let steps: usize = vars.iter().map(|v| v.1).chain(inner).product();
+            if !exact || steps != slab.dims.iter().map(|d| d.extent).product::<usize>() {
                 return Err(odd(self));
             }
         }
@@ -404,28 +415,30 @@ impl Lower<'_> {
         // A sum of which all parts that differ have bounds.
         let f = forms.index(index).ok_or_else(odd)?;
         let (mut low, mut high) = (0i64, 0i64);
+        let mut first = Text::number(0);
         for &(x, k) in &f.elem {
             let k = k.constant().ok_or_else(odd)?;
             let last = local.own.get(&x).filter(|&&n| n < 1 << 20).map(|&n| n as i64 - 1).ok_or_else(odd)?;
             (low, high) = (low + (k * last).min(0), high + (k * last).max(0));
         }
         for &(x, k) in &f.opaque {
-            if x == index {
-                return Err(odd());
-            }
             let k = k.constant().ok_or_else(odd)?;
-            let (a, b) = match (self.ranges.interval(x), local.inner.iter().find(|(v, _)| self.is_var(x, **v))) {
-                ((Some(a), Some(b)), _) => (a, b),
-                (_, Some((_, &(first, steps)))) => (first, first + steps as i64 - 1),
-                (_, None) => return Err(odd()),
-            };
-            (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b));
+            let inner = local.inner.iter().find(|(v, _)| self.is_var(x, **v)).map(|(_, i)| *i);
+            match (self.ranges.interval(x), inner) {
+                ((Some(a), Some(b)), _) => (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b)),
+                // From its first value on, which the launch or the block gives.
+                (_, Some(i)) if k > 0 && !forms.lanewise(i.lo) && self.ranges.never_below_zero(i.lo) => {
+                    first = Text::add(&first, &Text::mul(&self.ix(i.lo), &Text::number(k)));
+                    high += k * (i.steps as i64 - 1).max(0);
+                }
+                (_, _) => return Err(odd()),
+            }
         }
         if !self.starts_inside(&Form { elem: vec![], opaque: vec![], ..f.clone() }) || high - low >= 1 << 20 {
             return Err(odd());
         }
         let u = self.uniform(&Form { elem: vec![], opaque: vec![], ..f });
-        Ok((Text::add(&u, &Text::number(low)), (high - low + 1) as usize))
+        Ok((Text::add(&Text::add(&u, &first), &Text::number(low)), (high - low + 1) as usize))
     }
 
     fn is_var(&self, x: IxId, v: IxVarId) -> bool {
@@ -473,7 +486,7 @@ impl Lower<'_> {
         if base.s == "0" {
             base = Text::number(0);
         }
-        Ub { buf, dtype: slab.dtype, width, base, multiple: if slab.ranged.is_empty() { 0 } else { 1 }, elem, opaque }
+        Ub { buf, dtype: slab.dtype, width, base, multiple: if slab.ranged.is_empty() { 0 } else { 1 }, elem, opaque, guards: vec![] }
     }
 
     /// A box in the place of a tile, if copies can put it there.

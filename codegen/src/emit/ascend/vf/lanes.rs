@@ -3,9 +3,10 @@
 use super::{LANES, Level, Opd, Vf, gcd, ty_reg};
 use crate::emit::ascend::form::Forms;
 use crate::emit::ascend::lower::{Res, type_of};
+use crate::emit::ascend::scalar;
 use crate::emit::ascend::stage::Ub;
 use crate::emit::cuda::expr::{MUL, Text};
-use crate::ir::{BinaryOp, DType, IxExpr, IxId, IxVarId, OpId};
+use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarId, OpId};
 
 impl Vf<'_, '_> {
     /// An index as data: a number of the scalar unit, or 32-bit lanes.
@@ -143,6 +144,27 @@ impl Vf<'_, '_> {
         Ok(x)
     }
 
+    /// Where all of these indices are inside their extents; `None` if that is everywhere.
+    pub(super) fn exists(&mut self, id: OpId, guards: &[(IxId, IxId)]) -> Res<Option<Opd>> {
+        let mut all: Option<Opd> = None;
+        for &(i, e) in guards {
+            let x = self.lane_ix(id, i)?;
+            let mut both = vec![];
+            if !self.lo.ranges.never_below_zero(i) {
+                both.push((CmpOp::Ge, Opd::Scalar(Text::number(0))));
+            }
+            both.push((CmpOp::Lt, self.lane_ix(id, e)?));
+            for (op, y) in both {
+                let c = self.compare(id, DType::I32, op, x.clone(), y)?;
+                all = Some(match all {
+                    None => c,
+                    Some(a) => self.binary(id, DType::Bool, BinaryOp::And, a, c)?,
+                });
+            }
+        }
+        Ok(all)
+    }
+
     // --- memory ---
 
     /// Address of an access: text of the part that is the same in all lanes, and lanes of offsets where they do not follow
@@ -237,7 +259,19 @@ impl Vf<'_, '_> {
         if !self.touched.0.contains(&u.buf) {
             self.touched.0.push(u.buf);
         }
-        let (at, lanes, still, aligned) = self.address(id, u)?;
+        let (at, mut lanes, still, aligned) = self.address(id, u)?;
+        // Elements that do not exist are read from the tile's first place, and are zero then.
+        let exists = self.exists(id, &u.guards.clone())?;
+        if let Some(m) = &exists {
+            let Some(x) = lanes else {
+                return self.refuse(id, "elements of a tile that may not exist have no form on vector registers here");
+            };
+            let base = u.base.is_zero() && at == "0";
+            if !base {
+                return self.refuse(id, "elements of a part of a tile that may not exist have no vector form");
+            }
+            lanes = Some(self.select(DType::I32, m.clone(), x, Opd::Scalar(Text::number(0))));
+        }
         let wide = u.width == 4;
         let ty: &'static str = if wide && u.dtype.bits() < 32 { "uint32_t" } else { type_of(u.dtype) };
         let p = self.pointer(u, ty);
@@ -257,7 +291,10 @@ impl Vf<'_, '_> {
             let bare = i.rsplit(')').next().unwrap_or(&i).trim_start_matches('&').to_string();
             let r = self.reg(reg_ty, &wish);
             self.emit(Level::Lane, format!("Reg::Gather({r}, {p}, (Reg::RegTensor<uint32_t>&){bare}, lanes);"));
-            return self.narrowed(id, u.dtype, Opd::Reg(r, Level::Lane));
+            let x = self.narrowed(id, u.dtype, Opd::Reg(r, Level::Lane))?;
+            let Some(m) = exists else { return Ok(x) };
+            let zero = scalar::literal(crate::ir::Literal { dtype: u.dtype, bits: 0 });
+            return Ok(self.select(u.dtype, m, x, Opd::Scalar(zero)));
         }
         let r = self.reg(reg_ty, &wish);
         let bits = if wide { 32 } else { u.dtype.bits().max(8) };
