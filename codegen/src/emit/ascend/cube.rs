@@ -291,6 +291,7 @@ impl Lower<'_> {
         if result != value
             || !self.is_operand(t)
             || self.writers(t) != 1
+            || self.read_by_vectors(t)
             || self.matrix.operands.get(&t).is_some_and(|o| o.handed)
         {
             return Ok(false);
@@ -414,6 +415,17 @@ impl Lower<'_> {
         n
     }
 
+    /// True if something other than a product reads a tile.
+    fn read_by_vectors(&self, t: BufferId) -> bool {
+        let mut found = false;
+        effects::walk(self.k, self.k.body, &mut |_, op| {
+            if !matches!(op, Op::Gemm { .. } | Op::Store { .. }) {
+                found |= effects::uses(op).views.iter().any(|&v| self.k.view(v).base == Base::Buffer(t));
+            }
+        });
+        found
+    }
+
     /// True if a product in an op reads a tile.
     fn multiplies(&self, id: OpId, t: BufferId) -> bool {
         let k = self.k;
@@ -480,7 +492,7 @@ impl Lower<'_> {
         }
         let mut from = tile.buf;
         if tile.wide {
-            let n = self.bufs[tile.buf.0].elements;
+            let n = self.real_elements(tile.buf);
             let name = format!("{}Packed", self.tensor(tile.buf));
             let span = self.k.buffer(t).span;
             from = self.buffer(&name, type_of(o.dtype), o.dtype.bytes(1), n, Place::Ub, span);
@@ -589,7 +601,7 @@ impl Lower<'_> {
         if oa.dtype != ob.dtype || !turned_b && size != 2 {
             return Err(bad(self, "operands in this order or of these types"));
         }
-        if kk % c0 != 0 || ca % c0 != 0 || cb % c0 != 0 || rb % 16 != 0 || !turned_b && kk % 16 != 0 {
+        if ca % c0 != 0 || cb % c0 != 0 || rb % 16 != 0 {
             return Err(self.refuse(
                 id,
                 format!("a product of [{m}, {kk}] by [{kk}, {n}] fits no whole fractals"),
@@ -605,7 +617,8 @@ impl Lower<'_> {
         while kq % (2 * step) == 0 && (m16 * kq * size > L0_SLOT || nq * kq * size > L0_SLOT) {
             kq /= 2;
         }
-        if m16 * nq * 4 > self.caps.l0c_bytes / 2 || m16 * kq * size > L0_SLOT || nq * kq * size > L0_SLOT {
+        let k_whole = kq.next_multiple_of(step);
+        if m16 * nq * 4 > self.caps.l0c_bytes / 2 || m16 * k_whole * size > L0_SLOT || nq * k_whole * size > L0_SLOT {
             return Err(self.refuse(
                 id,
                 format!("a product of [{m}, {kk}] by [{kk}, {n}] does not fit L0"),

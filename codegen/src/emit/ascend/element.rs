@@ -301,7 +301,7 @@ impl Lower<'_> {
                             if a.branch {
                                 ub = self.widened(&ub, span);
                             } else {
-                                let n = self.bufs[buf.0].elements;
+                                let n = self.real_elements(buf);
                                 let name = format!("{}Words", self.tensor(buf));
                                 let wide = self.buffer(&name, "uint32_t", 4, n, Place::Ub, span);
                                 ub = Ub { buf: wide, width: 4, ..ub };
@@ -343,7 +343,7 @@ impl Lower<'_> {
 
     /// Narrow elements out of the words they lie in.
     pub fn narrow(&mut self, from: BufId, to: BufId, d: DType) {
-        let n = self.bufs[from.0].elements.min(self.bufs[to.0].elements);
+        let n = self.real_elements(from).min(self.real_elements(to));
         vf::narrow_function(self, d);
         let (ty, a, b) = (super::lower::type_of(d), self.tensor(from), self.tensor(to));
         let line = format!(
@@ -362,7 +362,7 @@ impl Lower<'_> {
 
     /// A copy of a stage with narrow elements in words.
     fn widened(&mut self, ub: &Ub, span: crate::ir::SpanId) -> Ub {
-        let n = self.bufs[ub.buf.0].elements;
+        let n = self.real_elements(ub.buf);
         let name = format!("{}Words", self.tensor(ub.buf));
         let wide = self.buffer(&name, "uint32_t", 4, n, Place::Ub, span);
         let (from, to) = (self.tensor(ub.buf), self.tensor(wide));

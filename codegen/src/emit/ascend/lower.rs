@@ -183,6 +183,13 @@ impl<'a> Lower<'a> {
         self.bufs.push(Buf { name, ty, elements, bytes, slots: 1, place, whole: false, span, what, offset: 0 });
         BufId(self.bufs.len() - 1)
     }
+    /// Elements of a buffer without what only registers that reach past its end read.
+    pub fn real_elements(&self, b: BufId) -> usize {
+        let x = &self.bufs[b.0];
+        let slack = if x.place == Place::Ub && self.caps.register_vectors { 256 - self.caps.align_bytes } else { 0 };
+        let size = x.bytes.checked_div(x.elements).unwrap_or(1).max(1);
+        (x.bytes - slack.min(x.bytes)) / size
+    }
     /// Name of a buffer's tensor.
     pub fn tensor(&self, b: BufId) -> String {
         self.bufs[b.0].name.clone()

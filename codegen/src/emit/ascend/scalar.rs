@@ -423,7 +423,8 @@ impl Lower<'_> {
             ));
         };
         if !matches!(d, DType::F32 | DType::I32 | DType::U32) {
-            return Err(self.refuse(id, format!("a single {d} is not written at block level"), "use an element loop"));
+            self.at(id, "store one element");
+            return self.serial_store(id);
         }
         let (at, cond) = self.element(id, *view, index)?;
         let x = self.val(*value);

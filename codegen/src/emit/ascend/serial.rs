@@ -452,6 +452,14 @@ impl Lower<'_> {
         }
     }
 
+    /// A store of one element, through a line of UB.
+    pub fn serial_store(&mut self, id: OpId) -> Res<()> {
+        let mut s = self.serial(id);
+        self.serial_op(&mut s, id)?;
+        self.serial_end(s);
+        Ok(())
+    }
+
     /// The lines that read one element, and the tiles they read.
     pub fn serial_read(&mut self, id: OpId) -> Res<(Vec<String>, Vec<BufId>)> {
         let mut s = self.serial(id);

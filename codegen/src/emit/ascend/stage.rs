@@ -425,7 +425,7 @@ impl Lower<'_> {
             let k = k.constant().ok_or_else(odd)?;
             let inner = local.inner.iter().find(|(v, _)| self.is_var(x, **v)).map(|(_, i)| *i);
             match (self.ranges.interval(x), inner) {
-                ((Some(a), Some(b)), _) => (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b)),
+                ((Some(a), Some(b)), _) if b - a < 1 << 20 => (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b)),
                 // From its first value on, which the launch or the block gives.
                 (_, Some(i)) if k > 0 && !forms.lanewise(i.lo) && self.ranges.never_below_zero(i.lo) => {
                     first = Text::add(&first, &Text::mul(&self.ix(i.lo), &Text::number(k)));

@@ -62,11 +62,12 @@ impl Lower<'_> {
         let strict: Vec<bool> =
             index.iter().enumerate().map(|(axis, &i)| odd(self, i) || gathered && axis == 0).collect();
         let mut tries: Vec<Vec<IxVarId>> = vec![];
-        for all in [false, true] {
+        // At first only what a table or the body gives, then quotients and remainders, then all rows.
+        for (quotients, all) in [(false, false), (true, false), (true, true)] {
             let mut list: Vec<IxVarId> = vec![];
             for &(x, e) in vars.iter().filter(|v| v.1 > 1) {
                 let named = index.iter().enumerate().any(|(axis, &i)| {
-                    (strict[axis] || all && axis < last) && self.ranges.mentions(i, x)
+                    (strict[axis] && (quotients || gathered && axis == 0) || all && axis < last) && self.ranges.mentions(i, x)
                 }) || sliced.contains(&x)
                     || v.guards.iter().any(|&(i, _)| self.ranges.mentions(i, x));
                 if named && e > 1 {

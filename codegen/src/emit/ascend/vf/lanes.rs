@@ -8,6 +8,11 @@ use crate::emit::ascend::stage::Ub;
 use crate::emit::cuda::expr::{MUL, Text};
 use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarId, OpId};
 
+/// Elements of a line of UB, which every tile has at least.
+fn vf_line(width: usize) -> usize {
+    32 / width.max(1)
+}
+
 impl Vf<'_, '_> {
     /// An index as data: a number of the scalar unit, or 32-bit lanes.
     pub(super) fn lane_ix(&mut self, id: OpId, ix: IxId) -> Res<Opd> {
@@ -247,7 +252,8 @@ impl Vf<'_, '_> {
         let size = if u.width == 4 && own != "float" && own != "int32_t" && own != "uint32_t" { 4 } else { 0 };
         let text = if u.base.is_zero() {
             format!("(__ubuf__ {ty}*){b}.GetPhyAddr()")
-        } else if size == 4 {
+        } else if size == 4 || !u.opaque.is_empty() {
+            // Before the first element, where offsets of lanes start higher.
             format!("(__ubuf__ {ty}*){b}.GetPhyAddr() + ({})", u.base.s)
         } else {
             format!("(__ubuf__ {ty}*){b}[{}].GetPhyAddr()", u.base.s)
@@ -266,8 +272,10 @@ impl Vf<'_, '_> {
             let Some(x) = lanes else {
                 return self.refuse(id, "elements of a tile that may not exist have no form on vector registers here");
             };
-            let base = u.base.is_zero() && at == "0";
-            if !base {
+            // The first place of what the loops outside reach; they name only rows that exist.
+            let outside = u.guards.iter().any(|&(i, _)| self.outer.iter().any(|o| self.lo.ranges.mentions(i, o.0)));
+            let constant = u.base.s.parse::<usize>().is_ok_and(|n| n < vf_line(u.width));
+            if outside || !constant && !u.base.is_zero() {
                 return self.refuse(id, "elements of a part of a tile that may not exist have no vector form");
             }
             lanes = Some(self.select(DType::I32, m.clone(), x, Opd::Scalar(Text::number(0))));
