@@ -429,9 +429,7 @@ impl Lower<'_> {
     /// True if a product in an op reads a tile.
     fn multiplies(&self, id: OpId, t: BufferId) -> bool {
         let k = self.k;
-        let reads = |op: &Op| {
-            matches!(op, Op::Gemm { a, b, .. } if [*a, *b].iter().any(|&v| k.view(v).base == Base::Buffer(t)))
-        };
+        let reads = |op: &Op| matches!(op, Op::Gemm { a, b, .. } if [*a, *b].iter().any(|&v| k.view(v).base == Base::Buffer(t)));
         let mut found = reads(&k.op(id).op);
         for b in effects::bodies(&k.op(id).op) {
             effects::walk(k, b, &mut |_, op| found |= reads(op));

@@ -556,7 +556,16 @@ impl Lower<'_> {
             }
         };
         let b = self.buffer("total", ty, 4, vf::LANES, Place::Ub, self.k.op(id).span);
-        let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![], guards: vec![] };
+        let to = Ub {
+            buf: b,
+            dtype: d,
+            width: 4,
+            base: Text::number(0),
+            multiple: 0,
+            elem: vec![],
+            opaque: vec![],
+            guards: vec![],
+        };
         let mut f = Vf::new(self, &local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         end(&mut f, id, &to)?;

@@ -141,7 +141,8 @@ impl Local {
     pub fn of(k: &Kernel, ranges: &Ranges, id: crate::ir::OpId) -> Local {
         let mut l = Local::default();
         let u = effects::uses(&k.op(id).op);
-        let extents: Vec<usize> = if let Op::Parallel { extents, .. } | Op::ReduceRegion { extents, .. } = &k.op(id).op {
+        let extents: Vec<usize> = if let Op::Parallel { extents, .. } | Op::ReduceRegion { extents, .. } = &k.op(id).op
+        {
             extents.clone()
         } else if let Op::FindFirst { extent, .. } = &k.op(id).op {
             vec![*extent]

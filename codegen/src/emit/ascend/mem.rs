@@ -190,9 +190,8 @@ impl Mem<'_, '_> {
         let ops = &self.ops;
         let from = ops.iter().position(|&o| o == id).unwrap_or(0);
         let last = ops.iter().rposition(|&o| crate::ir::effects::uses(&self.l.k.op(o).op).values.contains(&v));
-        let stores = |o: OpId| {
-            matches!(self.l.k.op(o).op, Op::Store { .. }) && self.sites.get(&o).is_some_and(|u| u.buf == buf)
-        };
+        let stores =
+            |o: OpId| matches!(self.l.k.op(o).op, Op::Store { .. }) && self.sites.get(&o).is_some_and(|u| u.buf == buf);
         last.is_some_and(|last| (from..last).any(|i| stores(ops[i])))
     }
 

@@ -483,10 +483,13 @@ impl Printer<'_> {
         for &(core, _name) in &roles {
             programs.push(self.program(&nodes, &bufs, core, &doubled, cubes));
         }
-        if cubes
-            && let Some((_, id)) = self.l.vector_scalars.iter().find(|(n, _)| mentions(&programs[0].0, n))
-        {
-            let d = Diagnostic::error(k, k.op(*id).span, "C0311", "the cube core needs a number that only vector cores know");
+        if cubes && let Some((_, id)) = self.l.vector_scalars.iter().find(|(n, _)| mentions(&programs[0].0, n)) {
+            let d = Diagnostic::error(
+                k,
+                k.op(*id).span,
+                "C0311",
+                "the cube core needs a number that only vector cores know",
+            );
             return Err(vec![d.help("read it from a tensor, so that all cores compute it")]);
         }
         let entry = k.dtypes.iter().fold(k.name.clone(), |n, (_, d)| format!("{n}_{d}"));

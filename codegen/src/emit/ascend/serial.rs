@@ -247,6 +247,13 @@ impl Lower<'_> {
         Ok(())
     }
 
+    /// A tile for the scalar unit, which sees narrow floats as their bits.
+    fn bits_of_tile(&self, b: BufId, d: DType) -> String {
+        let name = self.tensor(b);
+        let ty = type_of(d);
+        if self.bufs[b.0].ty == ty || d == DType::Bool { name } else { format!("{name}.ReinterpretCast<{ty}>()") }
+    }
+
     fn tile_element(&mut self, id: OpId, view: ViewId, at: &Text) -> Res<(super::lower::Tile, String)> {
         let k = self.k;
         let Base::Buffer(b) = k.view(view).base else { return Err(self.no_scalar(id)) };
@@ -255,7 +262,7 @@ impl Lower<'_> {
             return Err(self.no_scalar(id));
         }
         let t = self.tile(b);
-        if t.wide || !matches!(d, DType::F32 | DType::I32 | DType::U32) {
+        if t.wide || d == DType::E2m1 {
             return Err(self.no_scalar(id));
         }
         let at = if t.pitch == t.row {
@@ -305,8 +312,10 @@ impl Lower<'_> {
                     Base::Buffer(_) => {
                         let (t, at) = self.tile_element(id, *view, &at)?;
                         s.write(t.buf);
-                        let name = self.tensor(t.buf);
-                        s.lines.push(format!("{name}.SetValue({at}, {});", x.s));
+                        let name = self.bits_of_tile(t.buf, k.view(*view).dtype);
+                        let ty =
+                            if k.view(*view).dtype == DType::Bool { "uint8_t" } else { type_of(k.view(*view).dtype) };
+                        s.lines.push(format!("{name}.SetValue({at}, static_cast<{ty}>({}));", x.s));
                     }
                     Base::Param(p) => {
                         let d = k.view(*view).dtype;
@@ -341,6 +350,9 @@ impl Lower<'_> {
                 let x = self.val(*value);
                 s.read(t.buf);
                 s.write(t.buf);
+                if !matches!(d, DType::F32 | DType::I32 | DType::U32) {
+                    return Err(self.no_scalar(id));
+                }
                 let name = self.tensor(t.buf);
                 let old = Text::name(format!("{name}.GetValue({at})"));
                 let by = match op {
@@ -484,7 +496,7 @@ impl Lower<'_> {
             Base::Buffer(_) => {
                 let (t, at) = self.tile_element(id, view, &at)?;
                 s.read(t.buf);
-                Text::name(format!("{}.GetValue({at})", self.tensor(t.buf)))
+                Text::name(format!("{}.GetValue({at})", self.bits_of_tile(t.buf, d)))
             }
             Base::Param(p) => Text::name(format!("{}.GetValue({})", self.scalar_global(p, d), at.s)),
         };

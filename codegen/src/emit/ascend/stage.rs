@@ -425,7 +425,9 @@ impl Lower<'_> {
             let k = k.constant().ok_or_else(odd)?;
             let inner = local.inner.iter().find(|(v, _)| self.is_var(x, **v)).map(|(_, i)| *i);
             match (self.ranges.interval(x), inner) {
-                ((Some(a), Some(b)), _) if b - a < 1 << 20 => (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b)),
+                ((Some(a), Some(b)), _) if b - a < 1 << 20 => {
+                    (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b))
+                }
                 // From its first value on, which the launch or the block gives.
                 (_, Some(i)) if k > 0 && !forms.lanewise(i.lo) && self.ranges.never_below_zero(i.lo) => {
                     first = Text::add(&first, &Text::mul(&self.ix(i.lo), &Text::number(k)));
@@ -486,7 +488,16 @@ impl Lower<'_> {
         if base.s == "0" {
             base = Text::number(0);
         }
-        Ub { buf, dtype: slab.dtype, width, base, multiple: if slab.ranged.is_empty() { 0 } else { 1 }, elem, opaque, guards: vec![] }
+        Ub {
+            buf,
+            dtype: slab.dtype,
+            width,
+            base,
+            multiple: if slab.ranged.is_empty() { 0 } else { 1 },
+            elem,
+            opaque,
+            guards: vec![],
+        }
     }
 
     /// A box in the place of a tile, if copies can put it there.
@@ -515,9 +526,8 @@ impl Lower<'_> {
                 return false;
             }
         }
-        let covered = |v: IxVarId| {
-            slab.vars.iter().flatten().any(|(x, _)| *x == v) || slab.walks.iter().any(|w| w.var == v)
-        };
+        let covered =
+            |v: IxVarId| slab.vars.iter().flatten().any(|(x, _)| *x == v) || slab.walks.iter().any(|w| w.var == v);
         if ub.elem.iter().any(|&(v, c)| c != 0 && !covered(v)) {
             return false;
         }
@@ -607,8 +617,9 @@ impl Lower<'_> {
         rest.retain(|&d| Some(d) != repeat);
         let mut conds: Vec<String> = vec![];
         conds.extend(slab.cond.as_ref().map(|c| c.s.clone()));
-        for d in inner.iter().chain(&repeat) {
-            conds.extend(slab.dims[*d].valid.as_ref().map(|v| format!("{} > 0", v.s)));
+        let single = (0..slab.dims.len()).filter(|&d| slab.dims[d].extent == 1 && Some(d) != inner);
+        for d in inner.iter().copied().chain(repeat).chain(single) {
+            conds.extend(slab.dims[d].valid.as_ref().map(|v| format!("{} > 0", v.s)));
         }
         let mut lines = vec![];
         let mut depth = 0;

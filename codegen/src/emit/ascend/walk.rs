@@ -67,7 +67,8 @@ impl Lower<'_> {
             let mut list: Vec<IxVarId> = vec![];
             for &(x, e) in vars.iter().filter(|v| v.1 > 1) {
                 let named = index.iter().enumerate().any(|(axis, &i)| {
-                    (strict[axis] && (quotients || gathered && axis == 0) || all && axis < last) && self.ranges.mentions(i, x)
+                    (strict[axis] && (quotients || gathered && axis == 0) || all && axis < last)
+                        && self.ranges.mentions(i, x)
                 }) || sliced.contains(&x)
                     || v.guards.iter().any(|&(i, _)| self.ranges.mentions(i, x));
                 if named && e > 1 {
@@ -209,7 +210,12 @@ impl Lower<'_> {
         for n in list {
             match n {
                 Node::Say(_, line) => lines.push(line),
-                Node::Inst(_) | Node::At(..) | Node::Loop { .. } | Node::If { .. } | Node::Group(_) | Node::Leave(_) => {
+                Node::Inst(_)
+                | Node::At(..)
+                | Node::Loop { .. }
+                | Node::If { .. }
+                | Node::Group(_)
+                | Node::Leave(_) => {
                     return Err(self.no_scalar(op));
                 }
             }

@@ -84,8 +84,8 @@ impl Vf<'_, '_> {
         to: &Ub,
     ) -> Res<()> {
         // The largest of narrow floats is one of them, so folding in f32 changes nothing.
-        let narrow = matches!(d, DType::Bf16 | DType::F16)
-            && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax);
+        let narrow =
+            matches!(d, DType::Bf16 | DType::F16) && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax);
         let (own, d) = (d, if narrow { DType::F32 } else { d });
         let ty = ty_reg(d);
         let f = match (op, d) {

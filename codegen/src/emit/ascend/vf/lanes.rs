@@ -8,11 +8,6 @@ use crate::emit::ascend::stage::Ub;
 use crate::emit::cuda::expr::{MUL, Text};
 use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarId, OpId};
 
-/// Elements of a line of UB, which every tile has at least.
-fn vf_line(width: usize) -> usize {
-    32 / width.max(1)
-}
-
 impl Vf<'_, '_> {
     /// An index as data: a number of the scalar unit, or 32-bit lanes.
     pub(super) fn lane_ix(&mut self, id: OpId, ix: IxId) -> Res<Opd> {
@@ -245,6 +240,30 @@ impl Vf<'_, '_> {
         Ok((at.s, lanes, still || self.total() == 1, aligned))
     }
 
+    /// An address that counts from the buffer's start where its lanes might count downwards: offsets of gathers have no
+    /// sign. Gives the memory and the part that is the same in all lanes anew.
+    fn based(&mut self, id: OpId, u: &Ub, at: String, lanes: &mut Option<Opd>) -> Res<(Ub, String)> {
+        let down = !u.opaque.is_empty() || u.elem.iter().any(|e| e.1 < 0);
+        let Some(x) = lanes.take_if(|_| down) else { return Ok((u.clone(), at)) };
+        let mut u = u.clone();
+        let base = std::mem::replace(&mut u.base, Text::number(0));
+        let mut sum = Text::number(0);
+        if at != "0" {
+            sum = Text::cast("int32_t", &Text::of(at, crate::emit::cuda::expr::ADD));
+        }
+        if !base.is_zero() {
+            let from = if base.s.parse::<i64>().is_ok() {
+                base
+            } else {
+                Text::name(self.arg("from", "int32_t", &format!("static_cast<int32_t>({})", base.s)))
+            };
+            sum = Text::add(&sum, &from);
+        }
+        let x = if sum.is_zero() { x } else { self.binary(id, DType::I32, BinaryOp::Add, x, Opd::Scalar(sum))? };
+        *lanes = Some(x);
+        Ok((u, "0".into()))
+    }
+
     /// Pointer argument of a buffer at the part of an address that is the same for the whole loop.
     pub(super) fn pointer(&mut self, u: &Ub, ty: &str) -> String {
         let b = self.lo.tensor(u.buf);
@@ -266,6 +285,8 @@ impl Vf<'_, '_> {
             self.touched.0.push(u.buf);
         }
         let (at, mut lanes, still, aligned) = self.address(id, u)?;
+        let (u, at) = self.based(id, u, at, &mut lanes)?;
+        let u = &u;
         // Elements that do not exist are read from the tile's first place, and are zero then.
         let exists = self.exists(id, &u.guards.clone())?;
         if let Some(m) = &exists {
@@ -273,9 +294,9 @@ impl Vf<'_, '_> {
                 return self.refuse(id, "elements of a tile that may not exist have no form on vector registers here");
             };
             // The first place of what the loops outside reach; they name only rows that exist.
-            let outside = u.guards.iter().any(|&(i, _)| self.outer.iter().any(|o| self.lo.ranges.mentions(i, o.0)));
-            let constant = u.base.s.parse::<usize>().is_ok_and(|n| n < vf_line(u.width));
-            if outside || !constant && !u.base.is_zero() {
+            let outside =
+                at != "0" && u.guards.iter().any(|&(i, _)| self.outer.iter().any(|o| self.lo.ranges.mentions(i, o.0)));
+            if outside {
                 return self.refuse(id, "elements of a part of a tile that may not exist have no vector form");
             }
             lanes = Some(self.select(DType::I32, m.clone(), x, Opd::Scalar(Text::number(0))));
@@ -345,7 +366,9 @@ impl Vf<'_, '_> {
         if matches!(d, DType::I64 | DType::E2m1 | DType::I8) {
             return self.refuse(id, format!("vector code does not write {d}"));
         }
-        let (at, lanes, still, aligned) = self.address(id, u)?;
+        let (at, mut lanes, still, aligned) = self.address(id, u)?;
+        let (u, at) = self.based(id, u, at, &mut lanes)?;
+        let u = &u;
         let wide = u.width == 4;
         let ty: &'static str = if wide && u.dtype.bits() < 32 { "uint32_t" } else { type_of(u.dtype) };
         let (mut r, _) = self.as_reg(d, &x);

@@ -12,7 +12,8 @@ mod text;
 
 use text::declared;
 pub use text::{
-    capital, clear_function, fill_function, fma_function, indent, narrow_function, scalar_function, take_function, widen_function, wrap,
+    capital, clear_function, fill_function, fma_function, indent, narrow_function, scalar_function, take_function,
+    widen_function, wrap,
 };
 
 use super::form::{Coef, Form, Local};
