@@ -193,7 +193,6 @@ const RESERVED: &[&str] = &[
     "FmaOf",
     "Narrow",
     "Trap",
-    "s",
     "pp",
     "ld",
     "mm",
@@ -460,6 +459,10 @@ fn mentions(text: &str, name: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|w| w == name)
 }
 
+fn without_comments(text: &str) -> String {
+    text.lines().map(|l| l.split("//").next().unwrap_or(l)).collect::<Vec<_>>().join("\n")
+}
+
 impl Printer<'_> {
     fn source(mut self, nodes: Vec<Node>) -> Result<Source, Vec<Diagnostic>> {
         let k = self.l.k;
@@ -483,7 +486,10 @@ impl Printer<'_> {
         for &(core, _name) in &roles {
             programs.push(self.program(&nodes, &bufs, core, &doubled, cubes));
         }
-        if cubes && let Some((_, id)) = self.l.vector_scalars.iter().find(|(n, _)| mentions(&programs[0].0, n)) {
+        if cubes
+            && let Some((_, id)) =
+                self.l.vector_scalars.iter().find(|(n, _)| mentions(&without_comments(&programs[0].0), n))
+        {
             let d = Diagnostic::error(
                 k,
                 k.op(*id).span,
@@ -563,7 +569,8 @@ impl Printer<'_> {
         }
         let mut calls = vec![];
         for ((lines, _), &(core, name)) in programs.iter().zip(&roles) {
-            let used: Vec<&(SigArg, String, String)> = args.iter().filter(|a| mentions(lines, &a.2)).collect();
+            let code = without_comments(lines);
+            let used: Vec<&(SigArg, String, String)> = args.iter().filter(|a| mentions(&code, &a.2)).collect();
             let params: Vec<String> = used.iter().map(|a| format!("{} {}", a.1, a.2)).collect();
             out += &vf::wrap(&format!("__aicore__ inline void {name}("), &params, ")").join("\n");
             out += &format!("\n{{\n{lines}}}\n\n");

@@ -572,7 +572,7 @@ impl Lower<'_> {
         self.scalars_ready(slab);
         let mut lines = clearing;
         lines.extend(self.moves(slab, buf, base, true));
-        self.inst(Core::Vector, Pipe::Mte2, lines, &[], &[buf]);
+        self.inst(Core::Vector, Pipe::Mte2, lines, &slab.reads.clone(), &[buf]);
     }
 
     /// The scalar unit waits for tiles that a box's addresses are made from.
@@ -593,7 +593,8 @@ impl Lower<'_> {
             lines.push("}".into());
             lines = super::vf::indent(&lines.iter().map(|l| l.trim_start().to_string()).collect::<Vec<_>>(), 0);
         }
-        self.inst(Core::Vector, Pipe::Mte3, lines, &[buf], &[]);
+        let reads: Vec<BufId> = slab.reads.iter().copied().chain([buf]).collect();
+        self.inst(Core::Vector, Pipe::Mte3, lines, &reads, &[]);
     }
 
     /// The copies of a box: one instruction moves a run of elements and repeats it along one dimension, loops do the rest.

@@ -552,7 +552,7 @@ impl<'v, 'a> Vf<'v, 'a> {
         let params: Vec<_> = self.args.iter().map(|a| a.0.clone()).collect();
         out.extend(wrap(&format!("__simd_vf__ inline void {name}("), &params, ")"));
         out.push("{".into());
-        let mut body = vec!["Reg::MaskReg all = Reg::CreateMask<uint32_t, Reg::MaskPattern::ALL>();".to_string()];
+        let mut body = vec![];
         let masks = self.regs.get("mask").cloned().unwrap_or_default();
         let lanes = std::iter::once("lanes".to_string()).chain(masks).collect::<Vec<_>>();
         body.extend(declared("Reg::MaskReg", &lanes));
@@ -583,6 +583,9 @@ impl<'v, 'a> Vf<'v, 'a> {
         if let Some((r, p)) = flag {
             body.push(format!("Reg::Reduce<Reg::ReduceType::MAX>({r}, {r}, all);"));
             body.push(format!("Reg::StoreAlign<uint32_t, Reg::StoreDist::DIST_FIRST_ELEMENT_B32>({p}, {r}, all);"));
+        }
+        if body.iter().any(|l| word(l, "all")) {
+            body.insert(0, "Reg::MaskReg all = Reg::CreateMask<uint32_t, Reg::MaskPattern::ALL>();".to_string());
         }
         out.extend(indent(&body, 1));
         out.push("}".into());
