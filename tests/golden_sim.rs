@@ -21,12 +21,12 @@ mod tile_vm;
 
 use cases::Golden;
 use device::{bound, outputs, place, run, simulator};
-use kiln_codegen::abi::{Arg, Launcher, Plan, TensorView};
+use kiln_codegen::abi::{Launcher, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Configs, DefaultConfigs, Fill, HostProblem, KernelDef, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::target::Target;
 use kiln_codegen::tune::{Config, ConfigValue};
-use kiln_codegen::{bind, compile, vm};
+use kiln_codegen::{compile, vm};
 use kiln_kernels::numeric::{Comparison, Tensors, judge};
 use kiln_runtime::{Device, Settings, open_with};
 use std::collections::{BTreeMap, BTreeSet};
