@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Cases that a target refuses: an operator for all of its cases, or one case, with the reason.
-const REFUSED_950: &[(&str, &str)] = &[
+const REFUSED_950: Refused = &[
     ("gemm_fp8.fp8xfp4", "elements of 4 bits have no Ascend form yet"),
     ("gemm_fp8.fp8xfp4_gran32", "elements of 4 bits have no Ascend form yet"),
     ("gemm_k_grouped", "a left operand stored by columns"),
@@ -43,7 +43,7 @@ const REFUSED_950: &[(&str, &str)] = &[
 ];
 
 /// The same of arch 2201, whose cube and vector unit know no 8-bit floats, and whose vector code works on memory.
-const REFUSED_910B: &[(&str, &str)] = &[
+const REFUSED_910B: Refused = &[
     ("attention_sliding_window", "the vector unit of arch 2201 gives elements no numbers here"),
     ("einsum.fp8_bhr_hdr_bhd_plain_f32_scales", "the cube of arch 2201 does not multiply e4m3"),
     ("engram_gate", "a scalar reduction has no form on memory vectors yet"),
@@ -77,7 +77,10 @@ const REFUSED_910B: &[(&str, &str)] = &[
     ("swiglu_quant", "the vector unit of arch 2201 has no conversion from f32 to e4m3"),
 ];
 
-fn targets() -> [(&'static str, Target, &'static [(&'static str, &'static str)]); 2] {
+/// Names with reasons.
+type Refused = &'static [(&'static str, &'static str)];
+
+fn targets() -> [(&'static str, Target, Refused); 2] {
     [("sim:ascend950", Target::Ascend950, REFUSED_950), ("sim:ascend910b", Target::Ascend910b, REFUSED_910B)]
 }
 
