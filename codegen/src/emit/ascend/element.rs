@@ -7,7 +7,7 @@ use super::stage::{Slab, Ub};
 use super::tree::{BufId, Core, Pipe, Place};
 use super::vf::{self, Sites, Vf};
 use crate::emit::cuda::expr::Text;
-use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ReduceOp, Space, ViewId, effects};
+use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ParamKind, ReduceOp, Space, ViewId, effects};
 
 /// An access of a body.
 struct Access {
@@ -286,6 +286,16 @@ impl Lower<'_> {
                     }
                 },
                 Base::Param(p) => {
+                    let access =
+                        if let ParamKind::Tensor { access, .. } = self.k.param(p).kind { Some(access) } else { None };
+                    if a.store && a.branch && access == Some(crate::ir::Access::Out) {
+                        // A box would have to be read first, and an output has no content yet.
+                        return Err(self.refuse(
+                            a.id,
+                            "elements of an output that a branch may leave out have no vector form",
+                            "write all of them, each with the value that a branch chooses",
+                        ));
+                    }
                     let mut slab = self.slab(a.id, a.view, &a.index, vars, local)?;
                     reads.extend(slab.reads.iter().copied());
                     let name = self.k.param(p).name.clone();
