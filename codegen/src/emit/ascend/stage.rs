@@ -377,7 +377,7 @@ impl Lower<'_> {
             || self.refuse(id, "this index has no Ascend form in an element loop", "make it a sum of loop variables");
         let forms = self.forms(local);
         if let (Some(lo), Some(hi)) = self.ranges.interval(index)
-            && hi - lo < 1 << 20
+            && hi.saturating_sub(lo) < 1 << 20
         {
             if lo < 0 {
                 return Err(odd());
@@ -425,7 +425,7 @@ impl Lower<'_> {
             let k = k.constant().ok_or_else(odd)?;
             let inner = local.inner.iter().find(|(v, _)| self.is_var(x, **v)).map(|(_, i)| *i);
             match (self.ranges.interval(x), inner) {
-                ((Some(a), Some(b)), _) if b - a < 1 << 20 => {
+                ((Some(a), Some(b)), _) if b.saturating_sub(a) < 1 << 20 && a > -(1 << 40) && a < 1 << 40 => {
                     (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b))
                 }
                 // From its first value on, which the launch or the block gives.
@@ -436,7 +436,9 @@ impl Lower<'_> {
                 (_, _) => return Err(odd()),
             }
         }
-        if !self.starts_inside(&Form { elem: vec![], opaque: vec![], ..f.clone() }) || high - low >= 1 << 20 {
+        if !self.starts_inside(&Form { elem: vec![], opaque: vec![], ..f.clone() })
+            || high.saturating_sub(low) >= 1 << 20
+        {
             return Err(odd());
         }
         let u = self.uniform(&Form { elem: vec![], opaque: vec![], ..f });
