@@ -9,6 +9,8 @@
 
 #[path = "golden/cases.rs"]
 mod cases;
+#[path = "golden/device.rs"]
+mod device;
 #[path = "golden/random.rs"]
 mod random;
 #[path = "../examples/03_kernels/kernels.rs"]
@@ -18,53 +20,19 @@ mod texts;
 mod tile_vm;
 
 use cases::Golden;
-use kiln_codegen::abi::{Arg, Launcher, Plan, SigArg, TensorView};
-
+use device::{bound, outputs, place, run, simulator};
+use kiln_codegen::abi::{Launcher, Plan, SigArg};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Configs, DefaultConfigs, Fill, HostProblem, KernelDef, OpSpec, Params, Problem, TensorSpec};
 use kiln_codegen::target::Target;
 use kiln_codegen::tune::{Config, ConfigValue};
-use kiln_codegen::{bind, compile, vm};
+use kiln_codegen::{compile, vm};
 use kiln_kernels::numeric::{Comparison, Tensors, judge};
 use kiln_runtime::{Device, Settings, open_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-
-/// A problem on the device.
-struct Placed {
-    outputs: BTreeMap<String, TensorView>,
-    plan: Plan,
-}
-
-fn place(
-    device: &Device,
-    op: &dyn OpSpec,
-    inputs: &Tensors,
-    params: &Params,
-    configs: &dyn Configs,
-) -> Result<Placed, String> {
-    let spec = |(n, t): (&String, &HostTensor)| {
-        (n.clone(), TensorSpec { name: n.clone(), dtype: t.dtype, shape: t.shape.clone() })
-    };
-    let specs: BTreeMap<_, _> = inputs.iter().map(spec).collect();
-    let mut problem = Problem { tensors: BTreeMap::new(), params: params.clone() };
-    for (name, t) in inputs {
-        problem.tensors.insert(name.clone(), device.upload(t).map_err(|e| e.to_string())?);
-    }
-    let mut outputs = BTreeMap::new();
-    for t in op.outputs(&specs, params).map_err(|e| e.to_string())? {
-        // Filled with ones so that an element nobody writes shows.
-        let mut host = HostTensor::zeros(t.dtype, &t.shape);
-        host.data.fill(0xff);
-        let view = device.upload(&host).map_err(|e| e.to_string())?;
-        outputs.insert(t.name.clone(), view.clone());
-        problem.tensors.insert(t.name, view);
-    }
-    let plan = op.plan(&problem, configs).map_err(|e| e.to_string())?;
-    Ok(Placed { outputs, plan })
-}
 
 /// Names of the kernels a plan launches.
 fn kernels(plan: &Plan) -> Vec<String> {
@@ -95,44 +63,6 @@ fn chosen(device: &Device, registry: &[std::sync::Arc<dyn OpSpec>], all: bool) -
         ops.insert(c.op.clone()) || new
     });
     cases
-}
-
-/// Runs a plan and reads the outputs.
-fn outputs(device: &Device, placed: &Placed) -> Result<Tensors, String> {
-    let stream = device.stream().map_err(|e| e.to_string())?;
-    stream.run(&placed.plan).map_err(|e| e.to_string())?;
-    stream.synchronize().map_err(|e| e.to_string())?;
-    let mut got = Tensors::new();
-    for (name, view) in &placed.outputs {
-        got.insert(name.clone(), device.download(view).map_err(|e| e.to_string())?);
-    }
-    Ok(got)
-}
-
-/// What is wrong with a case.
-fn run(device: &Device, op: &dyn OpSpec, case: &Golden) -> Result<(), String> {
-    let placed = place(device, op, &case.inputs, &case.params, &DefaultConfigs)?;
-    let got = outputs(device, &placed)?;
-    let mut wrong = vec![];
-    for (name, metric) in &case.outputs {
-        let v = judge(name, metric, &Comparison { case: &case.all, got: &got, params: &case.params });
-        if !v.ok {
-            wrong.push(format!("{name}: {} {:.3e}: {}", v.metric, v.value, v.reason));
-        }
-    }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
-}
-
-/// A simulated chip, where there is a C++ compiler.
-fn simulator(name: &str) -> Option<Device> {
-    let settings = Settings::from_env();
-    if let Err(e) = std::process::Command::new(&settings.cxx).arg("--version").output() {
-        let text = format!("no C++ compiler `{}` for the simulator: {e}", settings.cxx.display());
-        assert!(!settings.ci, "{text}");
-        println!("skipped: {text}");
-        return None;
-    }
-    Some(open_with(name, &settings).expect("the simulator is everywhere"))
 }
 
 #[test]
@@ -461,16 +391,6 @@ fn warp_group_forms_give_the_bits_of_the_tile_vm() {
         assert!(v.ok, "{name} {config:?}: {} {:.3e}: {}", v.metric, v.value, v.reason);
         println!("{:>6} ms {n} {name} {config:?}", start.elapsed().as_millis());
     }
-}
-
-/// A launch checked, with memory of this device for its workspaces.
-fn bound(device: &Device, step: &kiln_codegen::abi::Launch) -> Result<bind::Bound, String> {
-    let whole = |a: &Arg| match a {
-        Arg::Workspace { dtype, shape, .. } => Arg::Tensor(device.zeros(*dtype, shape).expect("a workspace fits")),
-        Arg::Tensor(_) | Arg::Scalar(_) | Arg::Absent => a.clone(),
-    };
-    let args: Vec<Arg> = step.args.iter().map(whole).collect();
-    bind::bind(step.kernel.as_ref(), &step.config, &args).map_err(|e| e.to_string())
 }
 
 /// Whether a launch has a schedule on the target with warp groups.

@@ -7,7 +7,7 @@ use super::stage::{Slab, Ub};
 use super::tree::{BufId, Core, Pipe, Place};
 use super::vf::{self, Sites, Vf};
 use crate::emit::cuda::expr::Text;
-use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ReduceOp, Space, ViewId, effects};
+use crate::ir::{Base, BlockId, DType, IxId, IxVarId, Op, OpId, ParamKind, ReduceOp, Space, ViewId, effects};
 
 /// An access of a body.
 struct Access {
@@ -17,6 +17,15 @@ struct Access {
     store: bool,
     /// Inside a branch: not every element is touched.
     branch: bool,
+}
+
+/// A box to copy out after a loop.
+struct Leaving {
+    slab: Slab,
+    /// Where its elements are.
+    buf: BufId,
+    /// Where the loop puts them, if in words.
+    words: Option<BufId>,
 }
 
 /// Names of loops' results: what is written, for the function's name.
@@ -52,18 +61,13 @@ impl Lower<'_> {
         let r = self.own_loop(id, &vars, body);
         self.split_now = split;
         self.core = core;
-        r?;
-        for (b, written) in self.tiles_touched(id) {
-            if written && self.is_operand(b) {
-                self.hand_over(id, b)?;
-            }
-        }
-        Ok(())
+        r
     }
 
     /// An element loop on vector cores.
     fn own_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
-        let local = Local::of(self.k, id);
+        let local = Local::of(self.k, self.ranges, id).within(vars);
+        self.single_steps(vars);
         let accesses = self.accesses(body);
         let what = self.what(&accesses);
         self.at(id, &what);
@@ -85,6 +89,17 @@ impl Lower<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Variables of loops of one step have a value, which texts of bounds may name.
+    pub fn single_steps(&mut self, vars: &[(IxVarId, usize)]) {
+        for &(v, _) in vars.iter().filter(|v| v.1 == 1) {
+            let text = match self.split_now.filter(|s| s.0 == v) {
+                Some((_, half, sub)) => Text::mul(&self.ix(sub), &Text::number(half)),
+                None => Text::number(0),
+            };
+            self.index.insert(v, text);
         }
     }
 
@@ -149,7 +164,9 @@ impl Lower<'_> {
             return Ok(true);
         }
         let before = self.save();
-        let Some(ub) = self.tile_site(tile.id, tile.view, &tile.index, local)? else { return Ok(false) };
+        let Some(ub) = self.tile_site(tile.id, tile.view, &tile.index, local)?.filter(|u| u.guards.is_empty()) else {
+            return Ok(false);
+        };
         let Ok(mut slab) = self.slab(tensor.id, tensor.view, &tensor.index, vars, local) else {
             self.restore(before);
             return Ok(false);
@@ -213,9 +230,12 @@ impl Lower<'_> {
         if self.k.buffer(b).space == Space::Var {
             return Ok(None);
         }
-        if self.needs(id, view).iter().any(|&n| n) {
+        let needs = self.needs(id, view);
+        if needs.iter().any(|&n| n) && (self.k.op(id).op.name() == "store" || !self.caps.register_vectors) {
             return Ok(None);
         }
+        let pairs = index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied());
+        let guards: Vec<(IxId, IxId)> = pairs.zip(&needs).filter(|(_, n)| **n).map(|(p, _)| p).collect();
         let own = self.matrix.split.contains(&b);
         let f = {
             let mut forms = self.forms(local);
@@ -226,7 +246,7 @@ impl Lower<'_> {
         };
         let Some(f) = f else { return Ok(None) };
         let t = self.tile(b);
-        Ok(vf::tile_ub(self, t, v.dtype, &f))
+        Ok(vf::tile_ub(self, t, v.dtype, &f).map(|u| Ub { guards, ..u }))
     }
 
     fn slab_name(&self, _s: &Slab) -> String {
@@ -240,9 +260,10 @@ impl Lower<'_> {
         accesses: &[Access],
         vars: &[(IxVarId, usize)],
         local: &Local,
-    ) -> Res<(Sites, Vec<(Slab, BufId)>)> {
+    ) -> Res<(Sites, Vec<Leaving>)> {
         let mut sites = Sites::new();
         let mut out = vec![];
+        let mut reads: Vec<BufId> = vec![];
         let mut staged: Vec<(ViewId, Vec<IxId>, bool, Ub)> = vec![];
         for a in accesses {
             let same = staged.iter().find(|(v, i, s, _)| *v == a.view && *i == a.index && *s == a.store);
@@ -265,7 +286,18 @@ impl Lower<'_> {
                     }
                 },
                 Base::Param(p) => {
+                    let access =
+                        if let ParamKind::Tensor { access, .. } = self.k.param(p).kind { Some(access) } else { None };
+                    if a.store && a.branch && access == Some(crate::ir::Access::Out) {
+                        // A box would have to be read first, and an output has no content yet.
+                        return Err(self.refuse(
+                            a.id,
+                            "elements of an output that a branch may leave out have no vector form",
+                            "write all of them, each with the value that a branch chooses",
+                        ));
+                    }
                     let mut slab = self.slab(a.id, a.view, &a.index, vars, local)?;
+                    reads.extend(slab.reads.iter().copied());
                     let name = self.k.param(p).name.clone();
                     let span = self.k.op(a.id).span;
                     let mut ub = self.stage(&mut slab, &name, span);
@@ -273,7 +305,20 @@ impl Lower<'_> {
                         if a.branch {
                             self.copy_in(&slab, ub.buf, &Text::number(0));
                         }
-                        out.push((slab, ub.buf));
+                        let buf = ub.buf;
+                        let mut words = None;
+                        if self.wide_stages.contains(&a.id) && ub.width < 4 {
+                            if a.branch {
+                                ub = self.widened(&ub, span);
+                            } else {
+                                let n = self.real_elements(buf);
+                                let name = format!("{}Words", self.tensor(buf));
+                                let wide = self.buffer(&name, "uint32_t", 4, n, Place::Ub, span);
+                                ub = Ub { buf: wide, width: 4, ..ub };
+                            }
+                            words = Some(ub.buf);
+                        }
+                        out.push(Leaving { slab, buf, words });
                     } else {
                         self.copy_in(&slab, ub.buf, &Text::number(0));
                         if self.wide_stages.contains(&a.id) {
@@ -286,7 +331,36 @@ impl Lower<'_> {
             }
         }
         let _ = id;
+        // Addresses are made from tiles as they are before the loop.
+        for a in accesses.iter().filter(|a| a.store) {
+            let written = sites.get(&a.id).map(|u| u.buf);
+            if written.is_some_and(|b| reads.contains(&b)) {
+                return Err(self.refuse(a.id, "an index depends on a tile that the same loop writes", "use two loops"));
+            }
+        }
         Ok((sites, out))
+    }
+
+    /// Copies out what a loop has stored.
+    fn leave(&mut self, out: Vec<Leaving>) {
+        for Leaving { slab, buf, words } in out {
+            if let Some(wide) = words {
+                self.narrow(wide, buf, slab.dtype());
+            }
+            self.copy_out(&slab, buf, &Text::number(0));
+        }
+    }
+
+    /// Narrow elements out of the words they lie in.
+    pub fn narrow(&mut self, from: BufId, to: BufId, d: DType) {
+        let n = self.real_elements(from).min(self.real_elements(to));
+        vf::narrow_function(self, d);
+        let (ty, a, b) = (super::lower::type_of(d), self.tensor(from), self.tensor(to));
+        let line = format!(
+            "asc_vf_call<Narrow<{ty}>>((__ubuf__ {ty}*){b}.GetPhyAddr(), (__ubuf__ uint32_t*){a}.GetPhyAddr(), {n}u, static_cast<uint16_t>({}));",
+            n.div_ceil(vf::LANES)
+        );
+        self.inst(Core::Vector, Pipe::V, vec![line], &[from], &[to]);
     }
 
     /// Places of the accesses of a body that only reads.
@@ -298,7 +372,7 @@ impl Lower<'_> {
 
     /// A copy of a stage with narrow elements in words.
     fn widened(&mut self, ub: &Ub, span: crate::ir::SpanId) -> Ub {
-        let n = self.bufs[ub.buf.0].elements;
+        let n = self.real_elements(ub.buf);
         let name = format!("{}Words", self.tensor(ub.buf));
         let wide = self.buffer(&name, "uint32_t", 4, n, Place::Ub, span);
         let (from, to) = (self.tensor(ub.buf), self.tensor(wide));
@@ -342,18 +416,15 @@ impl Lower<'_> {
         let (sites, out) = self.sites(id, accesses, vars, local)?;
         if !self.caps.register_vectors {
             mem::element_loop(self, id, vars, body, &sites)?;
-            for (slab, buf) in out {
-                self.copy_out(&slab, buf, &Text::number(0));
-            }
+            self.leave(out);
             return Ok(());
         }
         let mut f = Vf::new(self, local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         let (call, reads, writes) = f.finish(&name);
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
-        for (slab, buf) in out {
-            self.copy_out(&slab, buf, &Text::number(0));
-        }
+        self.test_failed();
+        self.leave(out);
         Ok(())
     }
 
@@ -368,7 +439,7 @@ impl Lower<'_> {
         if self.half_of(dst).is_some() && axis > 0 {
             all[0].1 /= 2;
         }
-        let local = Local { vars: all.iter().map(|v| v.0).collect(), values: Default::default() };
+        let local = Local::loops(&all);
         let what = format!("{} of {}", op.name(), k.buffer(dst).name);
         self.at(id, &what);
         let d = k.view(src).dtype;
@@ -419,6 +490,7 @@ impl Lower<'_> {
             f.finish(&name)
         };
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
+        self.test_failed();
         Ok(())
     }
 
@@ -428,7 +500,16 @@ impl Lower<'_> {
         let Op::ReduceRegion { op, vars, extents, body, value, result, .. } = &k.op(id).op else { return Ok(()) };
         let vars: Vec<(IxVarId, usize)> = vars.iter().copied().zip(extents.iter().copied()).collect();
         self.at(id, &format!("{} of a region", op.name()));
+        self.single_steps(&vars);
         let (body, value, result, op) = (*body, *value, *result, *op);
+        let before = self.save();
+        if self.matrix.on && self.tiles_touched(id).is_empty() {
+            // The cube core may need it too.
+            if self.serial_fold(id, &vars, body, value, op, result).is_ok() {
+                return Ok(());
+            }
+            self.restore(before);
+        }
         let before = self.save();
         match self.vector_fold(id, &vars, body, |f, id, to| {
             let x = f.result_of(value);
@@ -441,6 +522,7 @@ impl Lower<'_> {
                 let t = self.tensor(b);
                 let line = format!("const {} {name} = {t}.GetValue(0);", super::scalar::type_of(d));
                 self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+                self.vector_scalars.push((name.clone(), id));
                 self.values.insert(result, Text::name(name));
                 Ok(())
             }
@@ -463,7 +545,7 @@ impl Lower<'_> {
         if !self.caps.register_vectors {
             return Err(self.refuse(id, "a scalar reduction has no form on memory vectors yet", "reduce a tile"));
         }
-        let local = Local::of(self.k, id);
+        let local = Local::of(self.k, self.ranges, id);
         let accesses = self.accesses(body);
         let (sites, _) = self.sites(id, &accesses, vars, &local)?;
         let op = &self.k.op(id).op;
@@ -484,12 +566,22 @@ impl Lower<'_> {
             }
         };
         let b = self.buffer("total", ty, 4, vf::LANES, Place::Ub, self.k.op(id).span);
-        let to = Ub { buf: b, dtype: d, width: 4, base: Text::number(0), multiple: 0, elem: vec![], opaque: vec![] };
+        let to = Ub {
+            buf: b,
+            dtype: d,
+            width: 4,
+            base: Text::number(0),
+            multiple: 0,
+            elem: vec![],
+            opaque: vec![],
+            guards: vec![],
+        };
         let mut f = Vf::new(self, &local, vars, Self::lanes(vars), &sites);
         f.body(body)?;
         end(&mut f, id, &to)?;
         let (call, reads, writes) = f.finish("Total");
         self.inst(Core::Vector, Pipe::V, vec![call], &reads, &writes);
+        self.test_failed();
         Ok(b)
     }
 
@@ -499,6 +591,13 @@ impl Lower<'_> {
         let Op::FindFirst { var, extent, body, cond, result } = &k.op(id).op else { return Ok(()) };
         let (var, extent, body, cond, result) = (*var, *extent, *body, *cond, *result);
         self.at(id, "first of a kind");
+        let before = self.save();
+        if self.matrix.on && self.tiles_touched(id).is_empty() {
+            if self.serial_find(id, var, extent, body, cond, result).is_ok() {
+                return Ok(());
+            }
+            self.restore(before);
+        }
         let before = self.save();
         match self.vector_fold(id, &[(var, extent)], body, |f, id, to| {
             // The first has the largest distance from the end.
@@ -510,6 +609,7 @@ impl Lower<'_> {
                 let t = self.tensor(b);
                 let line = format!("const int64_t {name} = {extent} - MaxOf({t}.GetValue(0), 0);");
                 self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+                self.vector_scalars.push((name.clone(), id));
                 self.index.insert(result, Text::name(name));
                 Ok(())
             }

@@ -5,7 +5,7 @@
 
 use crate::analysis::Ranges;
 use crate::ir::{IxExpr, IxId, IxVarId, Kernel, Op, ValueId, View, effects};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// `c`, or `c` times a number that is the same for all elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,32 @@ impl Form {
     }
 }
 
+/// A loop inside an element loop.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    /// First value.
+    pub lo: IxId,
+    /// Most steps it takes.
+    pub steps: usize,
+    /// It always takes as many.
+    pub exact: bool,
+}
+
+impl Inner {
+    fn of(k: &Kernel, ranges: &Ranges, lo: IxId, hi: IxId) -> Option<Inner> {
+        let apart = |from: IxId| {
+            let (a, b) = (ranges.affine(from), ranges.affine(hi));
+            (a.terms == b.terms).then(|| (b.constant - a.constant).max(0) as usize)
+        };
+        if let Some(steps) = apart(lo) {
+            return Some(Inner { lo, steps, exact: true });
+        }
+        let IxExpr::Max(a, b) = k.ix_expr(lo) else { return None };
+        let steps = apart(a).or_else(|| apart(b))?;
+        Some(Inner { lo, steps, exact: false })
+    }
+}
+
 /// What an element body defines: everything that may differ between elements.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
@@ -87,16 +113,51 @@ pub struct Local {
     pub vars: HashSet<IxVarId>,
     /// Values.
     pub values: HashSet<ValueId>,
+    /// The loop's own variables with their extents: sums are made of them, all others differ in their own way.
+    pub own: HashMap<IxVarId, usize>,
+    /// Loops inside whose number of steps has a bound.
+    pub inner: HashMap<IxVarId, Inner>,
 }
 
 impl Local {
+    /// Loops without a body.
+    pub fn loops(vars: &[(IxVarId, usize)]) -> Local {
+        Local { vars: vars.iter().map(|v| v.0).collect(), own: vars.iter().copied().collect(), ..Local::default() }
+    }
+    /// The same with the extents that one core has.
+    pub fn within(mut self, vars: &[(IxVarId, usize)]) -> Local {
+        self.own.extend(vars.iter().copied());
+        self
+    }
+    /// The same without loops that the scalar unit walks, and without what it computes for them.
+    pub fn without(&self, vars: &[IxVarId], values: &HashSet<ValueId>) -> Local {
+        let mut l = self.clone();
+        l.vars.retain(|v| !vars.contains(v));
+        l.own.retain(|v, _| !vars.contains(v));
+        l.values.retain(|v| !values.contains(v));
+        l
+    }
     /// What op `id` and the ops in its bodies define.
-    pub fn of(k: &Kernel, id: crate::ir::OpId) -> Local {
+    pub fn of(k: &Kernel, ranges: &Ranges, id: crate::ir::OpId) -> Local {
         let mut l = Local::default();
         let u = effects::uses(&k.op(id).op);
+        let extents: Vec<usize> = if let Op::Parallel { extents, .. } | Op::ReduceRegion { extents, .. } = &k.op(id).op
+        {
+            extents.clone()
+        } else if let Op::FindFirst { extent, .. } = &k.op(id).op {
+            vec![*extent]
+        } else {
+            vec![]
+        };
+        l.own.extend(u.body_ix.iter().copied().zip(extents.into_iter().chain(std::iter::repeat(usize::MAX))));
         l.vars.extend(u.body_ix);
         for b in u.blocks {
             effects::walk(k, b, &mut |_, op: &Op| {
+                if let Op::For { var, lo, hi, .. } = op
+                    && let Some(inner) = Inner::of(k, ranges, *lo, *hi)
+                {
+                    l.inner.insert(*var, inner);
+                }
                 let u = effects::uses(op);
                 l.vars.extend(u.body_ix.iter().chain(&u.defines_ix));
                 l.values.extend(u.defines);
@@ -166,7 +227,9 @@ impl Forms<'_> {
                 continue;
             }
             let e = self.k.ix_expr(atom);
-            if let IxExpr::Var(v) = e {
+            if let IxExpr::Var(v) = e
+                && self.local.own.contains_key(&v)
+            {
                 f.elem.push((v, c));
                 if let Some((_, half, sub)) = self.split.filter(|s| s.0 == v) {
                     f.uniform.push((Some(sub), Coef::new(c.c * half)));

@@ -15,7 +15,7 @@ use crate::ir::{
 };
 use crate::target::NpuCaps;
 use crate::valid::Facts;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A finding that ends the lowering.
 pub type Refused = Box<Diagnostic>;
@@ -79,6 +79,12 @@ pub struct Lower<'a> {
     pub functions: Vec<String>,
     /// Names of parameters.
     pub params: Vec<String>,
+    /// Flag of the checks of the vector function just written.
+    pub failed: Option<BufId>,
+    /// Global tensors of a parameter as another type, by the type.
+    pub recast: BTreeMap<(ParamId, &'static str), String>,
+    /// Scalars that only vector cores know, with the op that made them.
+    pub vector_scalars: Vec<(String, OpId)>,
     /// Names of symbols.
     pub syms: Vec<String>,
     /// Which cores run what is lowered now.
@@ -136,6 +142,13 @@ impl<'a> Lower<'a> {
         self.insts += 1;
         self.push(Node::Inst(Inst { id, pipe, core, lines, reads: reads.to_vec(), writes: writes.to_vec() }));
     }
+    /// After a vector function: ends the run where one of its checks has failed.
+    pub fn test_failed(&mut self) {
+        if let Some(b) = self.failed.take() {
+            let line = format!("if ({}.GetValue(0) != 0u) {{\n    Trap();\n}}", self.tensor(b));
+            self.inst(Core::Vector, Pipe::S, vec![line], &[b], &[]);
+        }
+    }
     /// Statements that `f` adds, as a list of their own.
     pub fn inner(&mut self, f: impl FnOnce(&mut Self) -> Res<()>) -> Res<Vec<Node>> {
         self.nodes.push(vec![]);
@@ -170,6 +183,13 @@ impl<'a> Lower<'a> {
         self.bufs.push(Buf { name, ty, elements, bytes, slots: 1, place, whole: false, span, what, offset: 0 });
         BufId(self.bufs.len() - 1)
     }
+    /// Elements of a buffer without what only registers that reach past its end read.
+    pub fn real_elements(&self, b: BufId) -> usize {
+        let x = &self.bufs[b.0];
+        let slack = if x.place == Place::Ub && self.caps.register_vectors { 256 - self.caps.align_bytes } else { 0 };
+        let size = x.bytes.checked_div(x.elements).unwrap_or(1).max(1);
+        (x.bytes - slack.min(x.bytes)) / size
+    }
     /// Name of a buffer's tensor.
     pub fn tensor(&self, b: BufId) -> String {
         self.bufs[b.0].name.clone()
@@ -188,6 +208,27 @@ impl<'a> Lower<'a> {
         let mut c = name.chars();
         let head = c.next().map(|c| c.to_ascii_uppercase().to_string()).unwrap_or_default();
         format!("g{head}{}", c.as_str())
+    }
+
+    /// Global tensor of a parameter seen with elements of type `ty`, which stand for `d`.
+    pub fn global_as(&mut self, p: ParamId, d: DType, ty: &'static str) -> String {
+        let own = match self.k.param(p).kind {
+            ParamKind::Tensor { dtype, .. } => dtype,
+            ParamKind::Scalar { .. } | ParamKind::Absent => d,
+        };
+        if type_of(own) == ty {
+            return self.global(p);
+        }
+        if own == d {
+            return format!("{}Bits", self.global(p));
+        }
+        if let Some(n) = self.recast.get(&(p, ty)) {
+            return n.clone();
+        }
+        let kind = super::vf::capital(ty.trim_end_matches("_t"));
+        let name = self.name(&format!("{}{kind}", self.global(p)));
+        self.recast.insert((p, ty), name.clone());
+        name
     }
 
     // --- indices ---
@@ -328,8 +369,9 @@ impl<'a> Lower<'a> {
 
     /// Lowers the ops of a block.
     pub fn block(&mut self, b: BlockId) -> Res<()> {
-        for &id in &self.k.block(b).ops {
+        for (n, &id) in self.k.block(b).ops.iter().enumerate() {
             self.op(id)?;
+            self.hand_overs(b, n)?;
             self.release(b, id);
         }
         Ok(())
@@ -436,8 +478,11 @@ impl<'a> Lower<'a> {
                 self.push(Node::If { cond, then, els });
                 Ok(())
             }
-            Op::Check { message, .. } => {
-                Err(self.refuse(id, format!("`check` (\"{message}\") has no Ascend form"), "check on the host"))
+            Op::Check { cond, message } => {
+                let c = self.val(*cond).s;
+                self.say(format!("// {}", message.replace(['\n', '\\'], " ")));
+                self.say(format!("if (!({c})) {{\n    Trap();\n}}"));
+                Ok(())
             }
             Op::Atomic { .. } => {
                 Err(self.refuse(id, "an atomic update outside an element loop has no Ascend form", "put it in a loop"))

@@ -81,6 +81,7 @@ struct Mem<'m, 'a> {
     lane: Option<IxVarId>,
     n: usize,
     values: HashMap<ValueId, Row>,
+    ops: Vec<OpId>,
 }
 
 /// `parallel`.
@@ -96,7 +97,8 @@ pub fn element_loop(l: &mut Lower<'_>, id: OpId, vars: &[(IxVarId, usize)], body
             heads.push(format!("for (int64_t {name} = 0; {name} < {e}; ++{name})"));
         }
     }
-    let mut m = Mem { l, sites, lane, n, values: HashMap::new() };
+    let ops = l.k.block(body).ops.clone();
+    let mut m = Mem { l, sites, lane, n, values: HashMap::new(), ops };
     let r = m.body(body);
     let mut list = l.nodes.pop().unwrap_or_default();
     r?;
@@ -183,6 +185,16 @@ impl Mem<'_, '_> {
         Ok(Row::Vec(t, u.buf))
     }
 
+    /// True if a store to the buffer comes between a load and the last use of its value.
+    fn changed_before_use(&self, id: OpId, v: ValueId, buf: BufId) -> bool {
+        let ops = &self.ops;
+        let from = ops.iter().position(|&o| o == id).unwrap_or(0);
+        let last = ops.iter().rposition(|&o| crate::ir::effects::uses(&self.l.k.op(o).op).values.contains(&v));
+        let stores =
+            |o: OpId| matches!(self.l.k.op(o).op, Op::Store { .. }) && self.sites.get(&o).is_some_and(|u| u.buf == buf);
+        last.is_some_and(|last| (from..last).any(|i| stores(ops[i])))
+    }
+
     fn aligned(&self, id: OpId, u: &Ub, step: i64) -> Res<()> {
         let others = u.elem.iter().filter(|e| Some(e.0) != self.lane).fold(u.multiple, |g, e| vf::gcd(g, e.1));
         if step != 1 || (others * u.width as i64) % self.l.caps.align_bytes as i64 != 0 || u.width != u.dtype.bytes(1) {
@@ -197,7 +209,31 @@ impl Mem<'_, '_> {
             Op::Const { .. } => Ok(()),
             Op::Load { result, .. } => {
                 let Some(u) = self.sites.get(&id).cloned() else { return self.refuse(id, "a read without a place") };
-                let x = self.load(id, &u)?;
+                let mut x = self.load(id, &u)?;
+                if let Row::Vec(t, b) = &x
+                    && self.changed_before_use(id, *result, u.buf)
+                {
+                    // A store in between changes the row in its place.
+                    let f = match u.dtype {
+                        DType::F32 => ("Muls", "1.0f"),
+                        DType::I32 => ("Adds", "0"),
+                        DType::F16
+                        | DType::Bf16
+                        | DType::E4m3
+                        | DType::E5m2
+                        | DType::E2m1
+                        | DType::E8m0
+                        | DType::I8
+                        | DType::U8
+                        | DType::U32
+                        | DType::I64
+                        | DType::Bool => {
+                            return self.refuse(id, format!("rows of {} that change in the loop", u.dtype));
+                        }
+                    };
+                    let (t, b) = (t.clone(), *b);
+                    x = self.apply(id, u.dtype, f.0, &t, b, Some((f.1.into(), None)));
+                }
                 if let Row::Scalar(t) = &x {
                     self.l.values.insert(*result, t.clone());
                 }
@@ -438,6 +474,9 @@ pub fn reduce(
     axis: usize,
 ) -> Res<()> {
     let d = from.dtype;
+    if axis + 1 != all.len() && matches!(d, DType::F32 | DType::I32) {
+        return reduce_columns(l, id, op, from, to, all, axis);
+    }
     let refuse =
         |l: &Lower<'_>, what: String| Err(l.refuse(id, what, "choose ascend950, whose vector registers have it"));
     let (f, neutral, order) = match op {
@@ -515,6 +554,93 @@ pub fn reduce(
     }
     let name = l.tensor(to.buf);
     l.inst(Core::Vector, Pipe::S, vec![format!("{name}.SetValue({}, {on}.GetValue(0));", b.s)], &[one], &[to.buf]);
+    let mut list = l.nodes.pop().unwrap_or_default();
+    for head in heads.into_iter().rev() {
+        list = vec![Node::Loop { head, body: list }];
+    }
+    for n in list {
+        l.push(n);
+    }
+    Ok(())
+}
+
+/// `reduce` along an axis that is not the last: row by row into the result's row.
+fn reduce_columns(
+    l: &mut Lower<'_>,
+    id: OpId,
+    op: ReduceOp,
+    from: &Ub,
+    to: &Ub,
+    all: &[(IxVarId, usize)],
+    axis: usize,
+) -> Res<()> {
+    let d = from.dtype;
+    let refuse =
+        |l: &Lower<'_>, what: String| Err(l.refuse(id, what, "choose ascend950, whose vector registers have it"));
+    let f = match (op, d) {
+        (ReduceOp::Sum, _) => "Add",
+        (ReduceOp::Max, _) | (ReduceOp::AbsMax, DType::F32) => "Max",
+        (ReduceOp::Min, _) => "Min",
+        (ReduceOp::AbsMax | ReduceOp::And | ReduceOp::Or, _) => {
+            return refuse(l, format!("memory vectors have no `{}` of {d}", op.name()));
+        }
+    };
+    let Some(&(lane, n)) = all.last() else { return refuse(l, "a reduction without axes".into()) };
+    let aligned = |l: &Lower<'_>, u: &Ub| {
+        let step = u.elem.iter().find(|e| e.0 == lane).map_or(0, |e| e.1);
+        let others = u.elem.iter().filter(|e| e.0 != lane).fold(u.multiple, |g, e| vf::gcd(g, e.1));
+        step == 1 && others * 4 % l.caps.align_bytes as i64 == 0 && u.width == 4 && u.opaque.is_empty()
+    };
+    if !aligned(l, from) || !aligned(l, to) {
+        return refuse(l, "rows of this tile are not aligned for memory vectors".into());
+    }
+    let span = l.k.op(id).span;
+    let row = (op == ReduceOp::AbsMax).then(|| l.buffer("row", type_of(d), 4, n, Place::Ub, span));
+    let (mut heads, mut a, mut b) = (vec![], from.base.clone(), to.base.clone());
+    let mut walk = None;
+    for (i, &(v, e)) in all[..all.len() - 1].iter().enumerate() {
+        let x = if e == 1 && i != axis { Text::number(0) } else { Text::name(l.name(&l.k.ix_var(v).name.clone())) };
+        let coef = |u: &Ub| u.elem.iter().find(|c| c.0 == v).map_or(0, |c| c.1);
+        if i == axis {
+            walk = Some((x, e, coef(from)));
+            continue;
+        }
+        a = Text::add(&a, &Text::mul(&x, &Text::number(coef(from))));
+        b = Text::add(&b, &Text::mul(&x, &Text::number(coef(to))));
+        if e > 1 {
+            heads.push(format!("for (int64_t {0} = 0; {0} < {e}; ++{0})", x.s));
+        }
+    }
+    let Some((x, e, c)) = walk else { return refuse(l, "a reduction along no axis".into()) };
+    let at = |l: &Lower<'_>, buf: BufId, t: &Text| {
+        if t.is_zero() { l.tensor(buf) } else { format!("{}[{}]", l.tensor(buf), t.s) }
+    };
+    let (dst, first) = (at(l, to.buf, &b), at(l, from.buf, &a));
+    let next = at(l, from.buf, &Text::add(&a, &Text::mul(&x, &Text::number(c))));
+    l.nodes.push(vec![]);
+    let start = match (op, d) {
+        (ReduceOp::AbsMax, _) => format!("Abs({dst}, {first}, {n});"),
+        (_, DType::F32) => format!("Muls({dst}, {first}, 1.0f, {n});"),
+        (_, _) => format!("Adds({dst}, {first}, 0, {n});"),
+    };
+    l.inst(Core::Vector, Pipe::V, vec![start], &[from.buf], &[to.buf]);
+    l.nodes.push(vec![]);
+    match row {
+        Some(r) => {
+            let name = l.tensor(r);
+            l.inst(Core::Vector, Pipe::V, vec![format!("Abs({name}, {next}, {n});")], &[from.buf], &[r]);
+            let line = format!("{f}({dst}, {dst}, {name}, {n});");
+            l.inst(Core::Vector, Pipe::V, vec![line], &[to.buf, r], &[to.buf]);
+        }
+        None => {
+            let line = format!("{f}({dst}, {dst}, {next}, {n});");
+            l.inst(Core::Vector, Pipe::V, vec![line], &[to.buf, from.buf], &[to.buf]);
+        }
+    }
+    let body = l.nodes.pop().unwrap_or_default();
+    if e > 1 {
+        l.push(Node::Loop { head: format!("for (int64_t {0} = 1; {0} < {e}; ++{0})", x.s), body });
+    }
     let mut list = l.nodes.pop().unwrap_or_default();
     for head in heads.into_iter().rev() {
         list = vec![Node::Loop { head, body: list }];

@@ -184,7 +184,10 @@ impl Lower<'_> {
                     None => return Err(self.no_scalar(id)),
                 }
             }
-            Op::Fma { .. } => return Err(self.no_scalar(id)),
+            Op::Fma { result, a, b, c } => {
+                let x = [self.val(*a), self.val(*b), self.val(*c)];
+                return self.scalar_fma(id, *result, x);
+            }
             Op::Compare { result, op, a, b } => {
                 let t = compare(*op, &self.val(*a), &self.val(*b));
                 self.define(*result, t);
@@ -313,6 +316,25 @@ impl Lower<'_> {
         self.inst(Core::Vector, Pipe::V, lines, &[], &[b]);
         let r = self.name("v");
         self.inst(Core::Vector, Pipe::S, vec![format!("const float {r} = {name}.GetValue(0);")], &[b], &[]);
+        self.vector_scalars.push((r.clone(), id));
+        self.values.insert(result, Text::name(r));
+        Ok(())
+    }
+
+    /// `a * b + c` with one rounding, which only the vector unit has.
+    fn scalar_fma(&mut self, id: OpId, result: crate::ir::ValueId, x: [Text; 3]) -> Res<()> {
+        if !self.caps.register_vectors || self.dtype(result) != DType::F32 {
+            return Err(self.no_scalar(id));
+        }
+        let b = self.buffer("lane", "float", 4, 64, Place::Ub, self.k.op(id).span);
+        let name = self.tensor(b);
+        super::vf::fma_function(self);
+        let [x, y, z] = x;
+        let line = format!("asc_vf_call<FmaOf>((__ubuf__ float*){name}.GetPhyAddr(), {}, {}, {});", x.s, y.s, z.s);
+        self.inst(Core::Vector, Pipe::V, vec![line], &[], &[b]);
+        let r = self.name("v");
+        self.inst(Core::Vector, Pipe::S, vec![format!("const float {r} = {name}.GetValue(0);")], &[b], &[]);
+        self.vector_scalars.push((r.clone(), id));
         self.values.insert(result, Text::name(r));
         Ok(())
     }
@@ -375,6 +397,7 @@ impl Lower<'_> {
                 let get = Text::call(&format!("{}.GetValue", self.tensor(t.buf)), &[&at]);
                 let text = cond.map_or(get.clone(), |c| Text::choose(&c, &get, &zero));
                 self.inst(Core::Vector, Pipe::S, vec![format!("const {ty} {name} = {};", text.s)], &[t.buf], &[]);
+                self.vector_scalars.push((name.clone(), id));
             }
         }
         self.values.insert(result, Text::name(name));
@@ -382,9 +405,9 @@ impl Lower<'_> {
     }
 
     /// The global tensor through which scalars of a parameter are read: 16-bit floats as their bits.
-    pub fn scalar_global(&self, p: crate::ir::ParamId, d: DType) -> String {
-        let name = self.global(p);
-        if matches!(d, DType::Bf16 | DType::F16 | DType::E4m3 | DType::E5m2) { format!("{name}Bits") } else { name }
+    pub fn scalar_global(&mut self, p: crate::ir::ParamId, d: DType) -> String {
+        let ty = if d == DType::Bool { "uint8_t" } else { type_of(d) };
+        self.global_as(p, d, ty)
     }
 
     /// A single element written at block level.
@@ -400,7 +423,8 @@ impl Lower<'_> {
             ));
         };
         if !matches!(d, DType::F32 | DType::I32 | DType::U32) {
-            return Err(self.refuse(id, format!("a single {d} is not written at block level"), "use an element loop"));
+            self.at(id, "store one element");
+            return self.serial_store(id);
         }
         let (at, cond) = self.element(id, *view, index)?;
         let x = self.val(*value);
@@ -420,6 +444,13 @@ impl Lower<'_> {
         };
         let mut store =
             vec![format!("DataCopyPad({}[{}], {name}, DataCopyExtParams{{1, 4, 0, 0, 0}});", self.global(p), at.s)];
+        let cond = if self.matrix.on {
+            // Both vector cores of a group come here.
+            let one = Text::of("sub == 0".into(), EQUAL);
+            Some(cond.map_or(one.clone(), |c| Text::both(&one, &c)))
+        } else {
+            cond
+        };
         if let Some(c) = cond {
             store = vec![format!("if ({}) {{", c.s), format!("    {}", store[0]), "}".into()];
         }

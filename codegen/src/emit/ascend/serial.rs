@@ -42,11 +42,16 @@ impl Lower<'_> {
 
     fn serial_end(&mut self, s: Serial) {
         let lines = super::vf::indent(&s.lines, 0);
-        self.inst(Core::Vector, Pipe::S, lines, &s.reads, &s.writes);
+        // What reads tensors only is the same on every core.
+        let same = s.reads.is_empty() && s.writes.is_empty();
+        self.inst(if same { Core::Both } else { Core::Vector }, Pipe::S, lines, &s.reads, &s.writes);
     }
 
     /// `parallel` one element after the other.
     pub fn serial_loop(&mut self, id: OpId, vars: &[(IxVarId, usize)], body: BlockId) -> Res<()> {
+        if self.split_now.is_some() {
+            return Err(self.no_scalar(id));
+        }
         let mut s = self.serial(id);
         for &(v, e) in vars {
             let n = self.name(&self.k.ix_var(v).name.clone());
@@ -105,6 +110,9 @@ impl Lower<'_> {
         s.lines.push(format!("{acc} = {first} ? {} : {};", x.s, next.s));
         s.lines.push(format!("{first} = false;"));
         s.lines.extend(vars.iter().map(|_| "}".to_string()));
+        if !s.reads.is_empty() {
+            self.vector_scalars.push((acc.clone(), id));
+        }
         self.serial_end(s);
         self.values.insert(result, Text::name(acc));
         Ok(())
@@ -144,6 +152,9 @@ impl Lower<'_> {
         s.lines.push(format!("{found} = {n};"));
         s.lines.push("}".into());
         s.lines.push("}".into());
+        if !s.reads.is_empty() {
+            self.vector_scalars.push((found.clone(), id));
+        }
         self.serial_end(s);
         self.index.insert(result, Text::name(found));
         Ok(())
@@ -205,6 +216,7 @@ impl Lower<'_> {
         }
         s.lines.push("}".into());
         self.serial_end(s);
+        self.vector_scalars.push((acc.clone(), id));
         if let Some(t) = total {
             self.values.insert(*t, Text::name(acc));
         }
@@ -235,6 +247,13 @@ impl Lower<'_> {
         Ok(())
     }
 
+    /// A tile for the scalar unit, which sees narrow floats as their bits.
+    fn bits_of_tile(&self, b: BufId, d: DType) -> String {
+        let name = self.tensor(b);
+        let ty = type_of(d);
+        if self.bufs[b.0].ty == ty || d == DType::Bool { name } else { format!("{name}.ReinterpretCast<{ty}>()") }
+    }
+
     fn tile_element(&mut self, id: OpId, view: ViewId, at: &Text) -> Res<(super::lower::Tile, String)> {
         let k = self.k;
         let Base::Buffer(b) = k.view(view).base else { return Err(self.no_scalar(id)) };
@@ -243,7 +262,7 @@ impl Lower<'_> {
             return Err(self.no_scalar(id));
         }
         let t = self.tile(b);
-        if t.wide || !matches!(d, DType::F32 | DType::I32 | DType::U32) {
+        if t.wide || d == DType::E2m1 {
             return Err(self.no_scalar(id));
         }
         let at = if t.pitch == t.row {
@@ -278,6 +297,14 @@ impl Lower<'_> {
             Op::Store { view, index, value, .. } => {
                 let (at, cond) = self.element(id, *view, index)?;
                 let x = self.val(*value);
+                let cond = match k.view(*view).base {
+                    // Both vector cores of a group come here.
+                    Base::Param(_) if self.matrix.on => {
+                        let one = Text::of("sub == 0".into(), crate::emit::cuda::expr::EQUAL);
+                        Some(cond.map_or(one.clone(), |c| Text::both(&one, &c)))
+                    }
+                    Base::Param(_) | Base::Buffer(_) => cond,
+                };
                 if let Some(c) = &cond {
                     s.lines.push(format!("if ({}) {{", c.s));
                 }
@@ -285,12 +312,14 @@ impl Lower<'_> {
                     Base::Buffer(_) => {
                         let (t, at) = self.tile_element(id, *view, &at)?;
                         s.write(t.buf);
-                        let name = self.tensor(t.buf);
-                        s.lines.push(format!("{name}.SetValue({at}, {});", x.s));
+                        let name = self.bits_of_tile(t.buf, k.view(*view).dtype);
+                        let ty =
+                            if k.view(*view).dtype == DType::Bool { "uint8_t" } else { type_of(k.view(*view).dtype) };
+                        s.lines.push(format!("{name}.SetValue({at}, static_cast<{ty}>({}));", x.s));
                     }
                     Base::Param(p) => {
                         let d = k.view(*view).dtype;
-                        let ty = type_of(d);
+                        let ty = if d == DType::Bool { "uint8_t" } else { type_of(d) };
                         let slot = match s.slots.get(&(p.0, ty)) {
                             Some(&b) => b,
                             None => {
@@ -321,6 +350,9 @@ impl Lower<'_> {
                 let x = self.val(*value);
                 s.read(t.buf);
                 s.write(t.buf);
+                if !matches!(d, DType::F32 | DType::I32 | DType::U32) {
+                    return Err(self.no_scalar(id));
+                }
                 let name = self.tensor(t.buf);
                 let old = Text::name(format!("{name}.GetValue({at})"));
                 let by = match op {
@@ -410,6 +442,11 @@ impl Lower<'_> {
                 s.lines.push("continue;".into());
                 Ok(())
             }
+            Op::Check { cond, .. } => {
+                let c = self.val(*cond).s;
+                s.lines.extend([format!("if (!({c})) {{"), "Trap();".into(), "}".into()]);
+                Ok(())
+            }
             Op::Fma { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
@@ -421,11 +458,25 @@ impl Lower<'_> {
             | Op::Scan { .. }
             | Op::FindFirst { .. }
             | Op::Gemm { .. }
-            | Op::Check { .. }
             | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_) => Err(self.no_scalar(id)),
         }
+    }
+
+    /// A store of one element, through a line of UB.
+    pub fn serial_store(&mut self, id: OpId) -> Res<()> {
+        let mut s = self.serial(id);
+        self.serial_op(&mut s, id)?;
+        self.serial_end(s);
+        Ok(())
+    }
+
+    /// The lines that read one element, and the tiles they read.
+    pub fn serial_read(&mut self, id: OpId) -> Res<(Vec<String>, Vec<BufId>)> {
+        let mut s = self.serial(id);
+        self.serial_op(&mut s, id)?;
+        Ok((s.lines, s.reads))
     }
 
     fn serial_load(
@@ -445,7 +496,7 @@ impl Lower<'_> {
             Base::Buffer(_) => {
                 let (t, at) = self.tile_element(id, view, &at)?;
                 s.read(t.buf);
-                Text::name(format!("{}.GetValue({at})", self.tensor(t.buf)))
+                Text::name(format!("{}.GetValue({at})", self.bits_of_tile(t.buf, d)))
             }
             Base::Param(p) => Text::name(format!("{}.GetValue({})", self.scalar_global(p, d), at.s)),
         };

@@ -7,8 +7,9 @@
 use super::form::{Coef, Form, Local};
 use super::lower::{Lower, Res, type_of};
 use super::tree::{BufId, Core, Pipe, Place};
+use super::walk::Walk;
 use crate::emit::cuda::expr::{ADD, Text, UNARY};
-use crate::ir::{DType, IxExpr, IxId, IxVarId, OpId, ParamId, SpanId, ViewId};
+use crate::ir::{DType, IxExpr, IxId, IxVarId, Op, OpId, ParamId, SpanId, ViewId};
 
 /// Memory of UB as an element loop sees it.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Ub {
     pub elem: Vec<(IxVarId, i64)>,
     /// The same for other indices.
     pub opaque: Vec<(IxId, i64)>,
+    /// Indices with their extents: an element outside does not exist. Only for tiles; copies leave zeros in boxes.
+    pub guards: Vec<(IxId, IxId)>,
 }
 
 /// One dimension of a box.
@@ -55,9 +58,34 @@ pub struct Slab {
     vars: Vec<Vec<(IxVarId, i64)>>,
     /// Indices that are dimensions of their own, with the dimension and the value it starts at.
     ranged: Vec<(IxId, usize, Text)>,
+    /// Loops around the box, outermost first.
+    walks: Vec<Walk>,
+    /// Statements of a step of those loops.
+    decls: Vec<String>,
+    /// Tiles that those statements read.
+    pub reads: Vec<BufId>,
+}
+
+/// How the scalar unit walks some loops of a box.
+#[derive(Clone, Debug)]
+pub struct Walked {
+    /// The loops.
+    pub walks: Vec<Walk>,
+    /// Statements of a step.
+    pub decls: Vec<String>,
+    /// Tiles that they read.
+    pub reads: Vec<BufId>,
+    /// Where the row of a gathered view lies.
+    pub offset: Option<Text>,
+    /// Whether it exists.
+    pub cond: Option<Text>,
 }
 
 impl Slab {
+    /// What an element is.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
     /// The tensor.
     pub fn param(&self) -> ParamId {
         self.param
@@ -69,7 +97,8 @@ impl Slab {
     /// The dimensions that are rows and columns of a tile with this form and row length; the columns follow each other in
     /// global memory.
     pub fn matrix(&self, tile: &Form, cols: i64) -> Option<[usize; 2]> {
-        if !self.ranged.is_empty() || !tile.opaque.is_empty() || self.dims.len() > 2 {
+        let walked = !self.walks.is_empty() || !self.decls.is_empty();
+        if walked || !self.ranged.is_empty() || !tile.opaque.is_empty() || self.dims.len() > 2 {
             return None;
         }
         let step = |d: usize| {
@@ -100,17 +129,34 @@ impl Lower<'_> {
         vars: &[(IxVarId, usize)],
         local: &Local,
     ) -> Res<Slab> {
+        let before = self.save();
+        match self.flat_slab(id, view, index, vars, local, None) {
+            Ok(s) => Ok(s),
+            Err(why) => {
+                self.restore(before);
+                self.walked_slab(id, view, index, vars, local, why)
+            }
+        }
+    }
+
+    /// The box that an access touches in one step of the loops that the scalar unit walks.
+    pub fn flat_slab(
+        &mut self,
+        id: OpId,
+        view: ViewId,
+        index: &[IxId],
+        vars: &[(IxVarId, usize)],
+        local: &Local,
+        walked: Option<Walked>,
+    ) -> Res<Slab> {
         let v = self.k.view(view).clone();
         let Some(param) = self.tensor_param(view) else { return Err(self.refuse(id, "no tensor", "report this")) };
         if v.dtype == DType::E2m1 {
             return Err(self.refuse(id, "elements of 4 bits have no Ascend form yet", "unpack them from bytes"));
         }
-        if v.gather.is_some() {
-            return Err(self.refuse(
-                id,
-                "a gathered view inside an element loop has no Ascend form",
-                "copy its rows to a tile",
-            ));
+        let looked_up = v.gather.is_some();
+        if looked_up && walked.as_ref().is_none_or(|w| w.offset.is_none()) {
+            return Err(self.refuse(id, "this gathered view has no Ascend form", "copy its rows to a tile"));
         }
         let odd = |l: &Self| {
             l.refuse(id, "this index has no Ascend form in an element loop", "make it a sum of loop variables")
@@ -118,7 +164,13 @@ impl Lower<'_> {
         let extent = |x: IxVarId| vars.iter().find(|(y, _)| *y == x).map_or(1, |p| p.1);
         let forms: Vec<Form> = {
             let f = self.forms(local);
-            index.iter().map(|&i| f.index(i)).collect::<Option<_>>().ok_or_else(|| odd(self))?
+            let mut all: Vec<Form> =
+                index.iter().map(|&i| f.index(i)).collect::<Option<_>>().ok_or_else(|| odd(self))?;
+            // The table gives the place along this axis.
+            if looked_up {
+                all[0] = Form::default();
+            }
+            all
         };
         // Neighbours that walk one axis together.
         let mut groups: Vec<Vec<IxVarId>> = vec![];
@@ -159,7 +211,16 @@ impl Lower<'_> {
             cond: None,
             vars: vec![],
             ranged: vec![],
+            walks: vec![],
+            decls: vec![],
+            reads: vec![],
         };
+        let in_walk = walked.is_some();
+        let mut looked = None;
+        if let Some(w) = walked {
+            (slab.walks, slab.decls, slab.reads) = (w.walks, w.decls, w.reads);
+            (slab.cond, looked) = (w.cond, w.offset);
+        }
         let guard = |s: &mut Slab, c: Option<Text>| {
             if let Some(c) = c {
                 s.cond = Some(s.cond.take().map_or(c.clone(), |x| Text::both(&x, &c)));
@@ -202,6 +263,9 @@ impl Lower<'_> {
             slab.vars.push(members);
         }
         for (axis, f) in forms.iter().enumerate() {
+            if looked_up && axis == 0 {
+                continue;
+            }
             let need = needs.get(axis).copied().unwrap_or(true);
             if !f.opaque.is_empty() {
                 let (from, size) = self.range_of(id, index[axis], local)?;
@@ -254,8 +318,7 @@ impl Lower<'_> {
         }
         for (j, &(i, e)) in v.guards.iter().enumerate() {
             if needs.get(v.extents.len() + j).copied().unwrap_or(true) {
-                let local_guard = self.forms(local).lanewise(i);
-                if local_guard {
+                if !self.same_for_all(i, local) {
                     return Err(odd(self));
                 }
                 let c = self.inside(i, e);
@@ -263,16 +326,44 @@ impl Lower<'_> {
             }
         }
         slab.start = Text::add(&self.uniform(&start), &extra);
+        if let Some(o) = looked {
+            slab.start = Text::add(&slab.start, &o);
+        }
+        if matches!(self.k.op(id).op, Op::Store { .. }) && !slab.ranged.is_empty() {
+            // Copying out a box that the loop does not fill would write what it does not mean to.
+            let inner = local.inner.iter().filter(|(v, _)| index.iter().any(|&i| self.ranges.mentions(i, **v)));
+            let mut exact = true;
+            let inner = inner.map(|(_, n)| {
+                exact &= n.exact;
+                n.steps
+            });
+            let steps: usize = vars.iter().map(|v| v.1).chain(inner).product();
+            if !exact || steps != slab.dims.iter().map(|d| d.extent).product::<usize>() {
+                return Err(odd(self));
+            }
+        }
         // The count of what exists gets a name, since copies ask for it several times.
         let base = self.params[param.0 as usize].clone();
         for d in 0..slab.dims.len() {
             if let Some(t) = slab.dims[d].valid.take() {
                 let name = self.name(&format!("{base}N"));
-                self.say(format!("const int64_t {name} = {};", t.s));
+                let line = format!("const int64_t {name} = {};", t.s);
+                if in_walk {
+                    slab.decls.push(line);
+                } else {
+                    self.say(line);
+                }
                 slab.dims[d].valid = Some(Text::name(name));
             }
         }
         Ok(slab)
+    }
+
+    /// True if an index is the same for all elements: it names no loop of more than one step.
+    fn same_for_all(&self, i: IxId, local: &Local) -> bool {
+        let forms = self.forms(local);
+        let one = |v: &IxVarId| local.own.get(v) == Some(&1);
+        !forms.lanewise(i) || forms.index(i).is_some_and(|f| f.opaque.is_empty() && f.elem.iter().all(|(v, _)| one(v)))
     }
 
     /// True if the part of an index that is the same for all elements is never negative.
@@ -286,8 +377,11 @@ impl Lower<'_> {
             || self.refuse(id, "this index has no Ascend form in an element loop", "make it a sum of loop variables");
         let forms = self.forms(local);
         if let (Some(lo), Some(hi)) = self.ranges.interval(index)
-            && hi - lo < 1 << 20
+            && hi.saturating_sub(lo) < 1 << 20
         {
+            if lo < 0 {
+                return Err(odd());
+            }
             return Ok((Text::number(lo), (hi - lo + 1) as usize));
         }
         // (U + e) / c with e from the loop.
@@ -301,8 +395,8 @@ impl Lower<'_> {
             let mut top = 0i64;
             for &(x, k) in &f.elem {
                 let k = k.constant().filter(|&k| k >= 0).ok_or_else(odd)?;
-                let hi = self.k.ix_var(x).hi.and_then(|h| self.k.ix_const(h)).ok_or_else(odd)?;
-                top += k * hi;
+                let steps = local.own.get(&x).filter(|&&n| n < 1 << 20).ok_or_else(odd)?;
+                top += k * (*steps as i64 - 1);
             }
             let whole = f.uniform.iter().all(|&(x, k)| {
                 let m = x.map_or(1, |x| self.ranges.multiple_of(x));
@@ -318,7 +412,41 @@ impl Lower<'_> {
                 size as usize,
             ));
         }
-        Err(odd())
+        // A sum of which all parts that differ have bounds.
+        let f = forms.index(index).ok_or_else(odd)?;
+        let (mut low, mut high) = (0i64, 0i64);
+        let mut first = Text::number(0);
+        for &(x, k) in &f.elem {
+            let k = k.constant().ok_or_else(odd)?;
+            let last = local.own.get(&x).filter(|&&n| n < 1 << 20).map(|&n| n as i64 - 1).ok_or_else(odd)?;
+            (low, high) = (low + (k * last).min(0), high + (k * last).max(0));
+        }
+        for &(x, k) in &f.opaque {
+            let k = k.constant().ok_or_else(odd)?;
+            let inner = local.inner.iter().find(|(v, _)| self.is_var(x, **v)).map(|(_, i)| *i);
+            match (self.ranges.interval(x), inner) {
+                ((Some(a), Some(b)), _) if b.saturating_sub(a) < 1 << 20 && a > -(1 << 40) && a < 1 << 40 => {
+                    (low, high) = (low + (k * a).min(k * b), high + (k * a).max(k * b))
+                }
+                // From its first value on, which the launch or the block gives.
+                (_, Some(i)) if k > 0 && !forms.lanewise(i.lo) && self.ranges.never_below_zero(i.lo) => {
+                    first = Text::add(&first, &Text::mul(&self.ix(i.lo), &Text::number(k)));
+                    high += k * (i.steps as i64 - 1).max(0);
+                }
+                (_, _) => return Err(odd()),
+            }
+        }
+        if !self.starts_inside(&Form { elem: vec![], opaque: vec![], ..f.clone() })
+            || high.saturating_sub(low) >= 1 << 20
+        {
+            return Err(odd());
+        }
+        let u = self.uniform(&Form { elem: vec![], opaque: vec![], ..f });
+        Ok((Text::add(&Text::add(&u, &first), &Text::number(low)), (high - low + 1) as usize))
+    }
+
+    fn is_var(&self, x: IxId, v: IxVarId) -> bool {
+        matches!(self.k.ix_expr(x), IxExpr::Var(w) if w == v)
     }
 
     /// A buffer for a box. Elements that follow each other in global memory do so in UB, others lie in lines of their own.
@@ -338,15 +466,20 @@ impl Lower<'_> {
             slab.dims[d].ub = pitch as i64;
             pitch *= slab.dims[d].extent;
         }
+        for w in slab.walks.iter_mut().rev() {
+            w.ub = pitch as i64;
+            pitch *= w.extent;
+        }
         let buf = self.buffer(wish, type_of(slab.dtype), size, pitch, Place::Ub, span);
         // One element a line: the line is a 32-bit word and more, so that words may be gathered.
-        let lines = inner.is_none() && !slab.dims.is_empty() && size < 4;
+        let lines = inner.is_none() && !(slab.dims.is_empty() && slab.walks.is_empty()) && size < 4;
         let (width, by) = if lines { (4, size as i64) } else { (size, 4) };
         let scale = |x: i64| if lines { x * by / 4 } else { x };
         let mut elem = vec![];
         for (d, vars) in slab.dims.iter().zip(&slab.vars) {
             elem.extend(vars.iter().map(|&(v, step)| (v, scale(d.ub * step))));
         }
+        elem.extend(slab.walks.iter().map(|w| (w.var, scale(w.ub))));
         let mut base = Text::number(0);
         let mut opaque = vec![];
         for (i, d, from) in &slab.ranged {
@@ -357,7 +490,16 @@ impl Lower<'_> {
         if base.s == "0" {
             base = Text::number(0);
         }
-        Ub { buf, dtype: slab.dtype, width, base, multiple: if slab.ranged.is_empty() { 0 } else { 1 }, elem, opaque }
+        Ub {
+            buf,
+            dtype: slab.dtype,
+            width,
+            base,
+            multiple: if slab.ranged.is_empty() { 0 } else { 1 },
+            elem,
+            opaque,
+            guards: vec![],
+        }
     }
 
     /// A box in the place of a tile, if copies can put it there.
@@ -380,7 +522,14 @@ impl Lower<'_> {
             }
             slab.dims[d].ub = c;
         }
-        let covered = |v: IxVarId| slab.vars.iter().flatten().any(|(x, _)| *x == v);
+        for w in &mut slab.walks {
+            w.ub = coef(w.var);
+            if w.ub <= 0 || (w.ub * size as i64) % align != 0 {
+                return false;
+            }
+        }
+        let covered =
+            |v: IxVarId| slab.vars.iter().flatten().any(|(x, _)| *x == v) || slab.walks.iter().any(|w| w.var == v);
         if ub.elem.iter().any(|&(v, c)| c != 0 && !covered(v)) {
             return false;
         }
@@ -409,21 +558,36 @@ impl Lower<'_> {
                 super::mem::clear(self, buf, bytes, size)
             };
             // Only at the edge of a tensor, so all pipes may meet there.
-            clearing = vec![
-                format!("if ({}) {{", tests.join(" || ")),
-                "    PipeBarrier<PIPE_ALL>();".into(),
-                format!("    {clear}"),
-                "    PipeBarrier<PIPE_ALL>();".into(),
-                "}".into(),
-            ];
+            clearing = if slab.decls.is_empty() && slab.walks.is_empty() {
+                vec![
+                    format!("if ({}) {{", tests.join(" || ")),
+                    "    PipeBarrier<PIPE_ALL>();".into(),
+                    format!("    {clear}"),
+                    "    PipeBarrier<PIPE_ALL>();".into(),
+                    "}".into(),
+                ]
+            } else {
+                // Which rows exist is known only row by row.
+                vec!["PipeBarrier<PIPE_ALL>();".into(), clear, "PipeBarrier<PIPE_ALL>();".into()]
+            };
         }
+        self.scalars_ready(slab);
         let mut lines = clearing;
         lines.extend(self.moves(slab, buf, base, true));
-        self.inst(Core::Vector, Pipe::Mte2, lines, &[], &[buf]);
+        self.inst(Core::Vector, Pipe::Mte2, lines, &slab.reads.clone(), &[buf]);
+    }
+
+    /// The scalar unit waits for tiles that a box's addresses are made from.
+    fn scalars_ready(&mut self, slab: &Slab) {
+        if !slab.reads.is_empty() {
+            let reads = slab.reads.clone();
+            self.inst(Core::Vector, Pipe::S, vec![], &reads, &[]);
+        }
     }
 
     /// Copies a box out.
     pub fn copy_out(&mut self, slab: &Slab, buf: BufId, base: &Text) {
+        self.scalars_ready(slab);
         let mut lines = self.moves(slab, buf, base, false);
         if self.matrix.on && self.split_now.is_none() {
             // Both vector cores have the same.
@@ -431,13 +595,14 @@ impl Lower<'_> {
             lines.push("}".into());
             lines = super::vf::indent(&lines.iter().map(|l| l.trim_start().to_string()).collect::<Vec<_>>(), 0);
         }
-        self.inst(Core::Vector, Pipe::Mte3, lines, &[buf], &[]);
+        let reads: Vec<BufId> = slab.reads.iter().copied().chain([buf]).collect();
+        self.inst(Core::Vector, Pipe::Mte3, lines, &reads, &[]);
     }
 
     /// The copies of a box: one instruction moves a run of elements and repeats it along one dimension, loops do the rest.
     fn moves(&mut self, slab: &Slab, buf: BufId, base: &Text, into: bool) -> Vec<String> {
         let size = slab.dtype.bytes(1) as i64;
-        let global = self.global(slab.param);
+        let global = self.global_as(slab.param, slab.dtype, type_of(slab.dtype));
         let tensor = self.tensor(buf);
         let ty = type_of(slab.dtype);
         let inner = slab.dims.iter().rposition(|d| d.stride == Coef::new(1) && d.ub == 1);
@@ -455,18 +620,29 @@ impl Lower<'_> {
         rest.retain(|&d| Some(d) != repeat);
         let mut conds: Vec<String> = vec![];
         conds.extend(slab.cond.as_ref().map(|c| c.s.clone()));
-        for d in inner.iter().chain(&repeat) {
-            conds.extend(slab.dims[*d].valid.as_ref().map(|v| format!("{} > 0", v.s)));
+        let single = (0..slab.dims.len()).filter(|&d| slab.dims[d].extent == 1 && Some(d) != inner);
+        for d in inner.iter().copied().chain(repeat).chain(single) {
+            conds.extend(slab.dims[d].valid.as_ref().map(|v| format!("{} > 0", v.s)));
         }
         let mut lines = vec![];
         let mut depth = 0;
         let pad = |d: usize| "    ".repeat(d);
+        let mut to = base.clone();
+        for w in &slab.walks {
+            lines.push(format!("{}for (int64_t {1} = 0; {1} < {2}; ++{1}) {{", pad(depth), w.name, w.extent));
+            depth += 1;
+            to = Text::add(&to, &Text::mul(&Text::name(w.name.clone()), &Text::number(w.ub)));
+        }
+        if slab.walks.is_empty() && !slab.decls.is_empty() {
+            lines.push(format!("{}{{", pad(depth)));
+            depth += 1;
+        }
+        lines.extend(slab.decls.iter().map(|d| format!("{}{d}", pad(depth))));
         if !conds.is_empty() {
-            lines.push(format!("if ({}) {{", conds.join(" && ")));
+            lines.push(format!("{}if ({}) {{", pad(depth), conds.join(" && ")));
             depth += 1;
         }
         let mut from = slab.start.clone();
-        let mut to = base.clone();
         for &d in &rest {
             let x = self.name("i");
             lines.push(format!(

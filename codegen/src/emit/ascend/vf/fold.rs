@@ -83,6 +83,10 @@ impl Vf<'_, '_> {
         axis: (IxVarId, usize),
         to: &Ub,
     ) -> Res<()> {
+        // The largest of narrow floats is one of them, so folding in f32 changes nothing.
+        let narrow =
+            matches!(d, DType::Bf16 | DType::F16) && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::AbsMax);
+        let (own, d) = (d, if narrow { DType::F32 } else { d });
         let ty = ty_reg(d);
         let f = match (op, d) {
             (ReduceOp::Sum, DType::F32 | DType::I32 | DType::U32) => "Add",
@@ -97,6 +101,7 @@ impl Vf<'_, '_> {
         let zero = self.zero(d);
         self.index.insert(axis.0, Opd::Scalar(Text::number(0)));
         let first = self.load_at(id, from, axis.0, "0")?;
+        let first = self.cast(id, own, d, first)?;
         let (x, _) = self.as_reg(d, &first);
         self.emit(Level::Lane, format!("Reg::Select({acc}, {x}, {zero}, lanes);"));
         if op == ReduceOp::AbsMax {
@@ -105,6 +110,7 @@ impl Vf<'_, '_> {
         let n = self.fresh(&self.lo.k.ix_var(axis.0).name.clone());
         self.emit(Level::Lane, format!("for (uint16_t {n} = 1; {n} < {}; ++{n}) {{", axis.1));
         let next = self.load_at(id, from, axis.0, &n)?;
+        let next = self.cast(id, own, d, next)?;
         let (x, _) = self.as_reg(d, &next);
         if op == ReduceOp::AbsMax {
             self.emit(Level::Lane, format!("Reg::Abs({x}, {x}, lanes);"));
@@ -112,7 +118,8 @@ impl Vf<'_, '_> {
         self.emit(Level::Lane, format!("Reg::{f}({acc}, {acc}, {x}, lanes);"));
         self.emit(Level::Lane, "}");
         self.nest -= 1;
-        self.store(id, to, Opd::Reg(acc, Level::Lane), d)
+        let x = self.cast(id, d, own, Opd::Reg(acc, Level::Lane))?;
+        self.store(id, to, x, own)
     }
 
     /// A load with a loop variable that is not the function's own.

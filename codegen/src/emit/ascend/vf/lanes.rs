@@ -3,9 +3,10 @@
 use super::{LANES, Level, Opd, Vf, gcd, ty_reg};
 use crate::emit::ascend::form::Forms;
 use crate::emit::ascend::lower::{Res, type_of};
+use crate::emit::ascend::scalar;
 use crate::emit::ascend::stage::Ub;
 use crate::emit::cuda::expr::{MUL, Text};
-use crate::ir::{BinaryOp, DType, IxExpr, IxId, IxVarId, OpId};
+use crate::ir::{BinaryOp, CmpOp, DType, IxExpr, IxId, IxVarId, OpId};
 
 impl Vf<'_, '_> {
     /// An index as data: a number of the scalar unit, or 32-bit lanes.
@@ -26,15 +27,17 @@ impl Vf<'_, '_> {
         };
         match k.ix_expr(ix) {
             IxExpr::Const(_) | IxExpr::Sym(_) => Ok(Opd::Scalar(self.lo.ix(ix))),
+            IxExpr::Var(v) if !self.local.own.contains_key(&v) => match self.index.get(&v) {
+                Some(x) => Ok(x.clone()),
+                None => self.refuse(id, format!("`{}` is not known in vector code", k.ix_var(v).name)),
+            },
             IxExpr::Var(v) => {
-                if let Some(x) = self.index.get(&v) {
-                    return Ok(x.clone());
-                }
                 let x = if let Some((_, _, n)) = self.outer.iter().find(|o| o.0 == v) {
                     Opd::Scalar(Text::call("static_cast<int32_t>", &[&Text::name(n.clone())]))
                 } else if let Some(at) = self.lanes.iter().position(|l| l.0 == v) {
                     self.lane_var(id, at)?
                 } else {
+                    // A loop of one step.
                     Opd::Scalar(Text::number(0))
                 };
                 // Elements of the second vector core are numbered after those of the first.
@@ -110,6 +113,10 @@ impl Vf<'_, '_> {
 
     /// Lanes with the value of a variable that goes along them.
     pub(super) fn lane_var(&mut self, id: OpId, at: usize) -> Res<Opd> {
+        let v = self.lanes[at].0;
+        if let Some(x) = self.numbers.get(&v) {
+            return Ok(x.clone());
+        }
         let flat = match &self.flat {
             Some(r) => r.clone(),
             None => {
@@ -130,8 +137,32 @@ impl Vf<'_, '_> {
         if at > 0 {
             x = self.divide(id, x, Opd::Scalar(Text::number(self.lanes[at].1 as i64)), false)?;
         }
-        self.index.insert(self.lanes[at].0, x.clone());
+        // What a branch or an inner loop computes is not there after it.
+        if self.nest == 0 {
+            self.numbers.insert(v, x.clone());
+        }
         Ok(x)
+    }
+
+    /// Where all of these indices are inside their extents; `None` if that is everywhere.
+    pub(super) fn exists(&mut self, id: OpId, guards: &[(IxId, IxId)]) -> Res<Option<Opd>> {
+        let mut all: Option<Opd> = None;
+        for &(i, e) in guards {
+            let x = self.lane_ix(id, i)?;
+            let mut both = vec![];
+            if !self.lo.ranges.never_below_zero(i) {
+                both.push((CmpOp::Ge, Opd::Scalar(Text::number(0))));
+            }
+            both.push((CmpOp::Lt, self.lane_ix(id, e)?));
+            for (op, y) in both {
+                let c = self.compare(id, DType::I32, op, x.clone(), y)?;
+                all = Some(match all {
+                    None => c,
+                    Some(a) => self.binary(id, DType::Bool, BinaryOp::And, a, c)?,
+                });
+            }
+        }
+        Ok(all)
     }
 
     // --- memory ---
@@ -209,6 +240,30 @@ impl Vf<'_, '_> {
         Ok((at.s, lanes, still || self.total() == 1, aligned))
     }
 
+    /// An address that counts from the buffer's start where its lanes might count downwards: offsets of gathers have no
+    /// sign. Gives the memory and the part that is the same in all lanes anew.
+    fn based(&mut self, id: OpId, u: &Ub, at: String, lanes: &mut Option<Opd>) -> Res<(Ub, String)> {
+        let down = !u.opaque.is_empty() || u.elem.iter().any(|e| e.1 < 0);
+        let Some(x) = lanes.take_if(|_| down) else { return Ok((u.clone(), at)) };
+        let mut u = u.clone();
+        let base = std::mem::replace(&mut u.base, Text::number(0));
+        let mut sum = Text::number(0);
+        if at != "0" {
+            sum = Text::cast("int32_t", &Text::of(at, crate::emit::cuda::expr::ADD));
+        }
+        if !base.is_zero() {
+            let from = if base.s.parse::<i64>().is_ok() {
+                base
+            } else {
+                Text::name(self.arg("from", "int32_t", &format!("static_cast<int32_t>({})", base.s)))
+            };
+            sum = Text::add(&sum, &from);
+        }
+        let x = if sum.is_zero() { x } else { self.binary(id, DType::I32, BinaryOp::Add, x, Opd::Scalar(sum))? };
+        *lanes = Some(x);
+        Ok((u, "0".into()))
+    }
+
     /// Pointer argument of a buffer at the part of an address that is the same for the whole loop.
     pub(super) fn pointer(&mut self, u: &Ub, ty: &str) -> String {
         let b = self.lo.tensor(u.buf);
@@ -216,7 +271,8 @@ impl Vf<'_, '_> {
         let size = if u.width == 4 && own != "float" && own != "int32_t" && own != "uint32_t" { 4 } else { 0 };
         let text = if u.base.is_zero() {
             format!("(__ubuf__ {ty}*){b}.GetPhyAddr()")
-        } else if size == 4 {
+        } else if size == 4 || !u.opaque.is_empty() {
+            // Before the first element, where offsets of lanes start higher.
             format!("(__ubuf__ {ty}*){b}.GetPhyAddr() + ({})", u.base.s)
         } else {
             format!("(__ubuf__ {ty}*){b}[{}].GetPhyAddr()", u.base.s)
@@ -228,7 +284,23 @@ impl Vf<'_, '_> {
         if !self.touched.0.contains(&u.buf) {
             self.touched.0.push(u.buf);
         }
-        let (at, lanes, still, aligned) = self.address(id, u)?;
+        let (at, mut lanes, still, aligned) = self.address(id, u)?;
+        let (u, at) = self.based(id, u, at, &mut lanes)?;
+        let u = &u;
+        // Elements that do not exist are read from the tile's first place, and are zero then.
+        let exists = self.exists(id, &u.guards.clone())?;
+        if let Some(m) = &exists {
+            let Some(x) = lanes else {
+                return self.refuse(id, "elements of a tile that may not exist have no form on vector registers here");
+            };
+            // The first place of what the loops outside reach; they name only rows that exist.
+            let outside =
+                at != "0" && u.guards.iter().any(|&(i, _)| self.outer.iter().any(|o| self.lo.ranges.mentions(i, o.0)));
+            if outside {
+                return self.refuse(id, "elements of a part of a tile that may not exist have no vector form");
+            }
+            lanes = Some(self.select(DType::I32, m.clone(), x, Opd::Scalar(Text::number(0))));
+        }
         let wide = u.width == 4;
         let ty: &'static str = if wide && u.dtype.bits() < 32 { "uint32_t" } else { type_of(u.dtype) };
         let p = self.pointer(u, ty);
@@ -248,7 +320,10 @@ impl Vf<'_, '_> {
             let bare = i.rsplit(')').next().unwrap_or(&i).trim_start_matches('&').to_string();
             let r = self.reg(reg_ty, &wish);
             self.emit(Level::Lane, format!("Reg::Gather({r}, {p}, (Reg::RegTensor<uint32_t>&){bare}, lanes);"));
-            return self.narrowed(id, u.dtype, Opd::Reg(r, Level::Lane));
+            let x = self.narrowed(id, u.dtype, Opd::Reg(r, Level::Lane))?;
+            let Some(m) = exists else { return Ok(x) };
+            let zero = scalar::literal(crate::ir::Literal { dtype: u.dtype, bits: 0 });
+            return Ok(self.select(u.dtype, m, x, Opd::Scalar(zero)));
         }
         let r = self.reg(reg_ty, &wish);
         let bits = if wide { 32 } else { u.dtype.bits().max(8) };
@@ -291,7 +366,9 @@ impl Vf<'_, '_> {
         if matches!(d, DType::I64 | DType::E2m1 | DType::I8) {
             return self.refuse(id, format!("vector code does not write {d}"));
         }
-        let (at, lanes, still, aligned) = self.address(id, u)?;
+        let (at, mut lanes, still, aligned) = self.address(id, u)?;
+        let (u, at) = self.based(id, u, at, &mut lanes)?;
+        let u = &u;
         let wide = u.width == 4;
         let ty: &'static str = if wide && u.dtype.bits() < 32 { "uint32_t" } else { type_of(u.dtype) };
         let (mut r, _) = self.as_reg(d, &x);

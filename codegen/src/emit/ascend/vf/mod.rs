@@ -11,13 +11,16 @@ mod lanes;
 mod text;
 
 use text::declared;
-pub use text::{capital, clear_function, fill_function, indent, scalar_function, take_function, widen_function, wrap};
+pub use text::{
+    capital, clear_function, fill_function, fma_function, indent, narrow_function, scalar_function, take_function,
+    widen_function, wrap,
+};
 
 use super::form::{Coef, Form, Local};
 use super::lower::{Lower, Res, Tile};
 use super::scalar;
 use super::stage::Ub;
-use super::tree::BufId;
+use super::tree::{BufId, Place};
 use crate::emit::cuda::expr::{ADD, Text};
 use crate::ir::{BinaryOp, BufferId, DType, IfResult, IxVarId, Literal, Op, OpId, ValueId};
 use std::collections::{BTreeMap, HashMap};
@@ -61,10 +64,14 @@ pub struct Vf<'v, 'a> {
     rows: Vec<String>,
     steps: Vec<String>,
     after: Vec<String>,
+    /// Register that is not zero in lanes where a check has failed.
+    failed: Option<String>,
     regs: BTreeMap<&'static str, Vec<String>>,
     args: Vec<(String, String)>,
     values: HashMap<ValueId, Opd>,
     index: HashMap<IxVarId, Opd>,
+    /// Numbers of lanes along each variable that goes along them.
+    numbers: HashMap<IxVarId, Opd>,
     variables: HashMap<BufferId, String>,
     constants: HashMap<String, String>,
     counts: HashMap<String, usize>,
@@ -116,10 +123,12 @@ impl<'v, 'a> Vf<'v, 'a> {
             rows: vec![],
             steps: vec![],
             after: vec![],
+            failed: None,
             regs: BTreeMap::new(),
             args: vec![],
             values: HashMap::new(),
             index: HashMap::new(),
+            numbers: HashMap::new(),
             variables: HashMap::new(),
             constants: HashMap::new(),
             counts,
@@ -452,8 +461,29 @@ impl<'v, 'a> Vf<'v, 'a> {
                 self.emit(Level::Lane, "}");
                 return r;
             }
-            op @ (Op::LoadOr { .. }
-            | Op::Atomic { .. }
+            Op::LoadOr { result, view, index, other } => {
+                let Some(u) = self.sites.get(&id).cloned() else { return self.refuse(id, "a read without a place") };
+                let v = k.view(*view);
+                if v.gather.is_some() {
+                    return self.refuse(id, "a row of a gathered view that may not exist has no vector form");
+                }
+                let pairs = index.iter().copied().zip(v.extents.iter().copied()).chain(v.guards.iter().copied());
+                let needs = self.lo.needs(id, *view);
+                let guards: Vec<_> = pairs.zip(needs).filter(|(_, n)| *n).map(|(p, _)| p).collect();
+                let x = self.load(id, &u)?;
+                let y = self.value(*other);
+                let x = match self.exists(id, &guards)? {
+                    None => x,
+                    Some(m) => self.select(self.lo.dtype(*result), m, x, y),
+                };
+                (*result, x)
+            }
+            Op::Check { cond, .. } => {
+                let c = self.value(*cond);
+                self.check(&c);
+                return Ok(());
+            }
+            op @ (Op::Atomic { .. }
             | Op::IxVarNew { .. }
             | Op::IxVarGet { .. }
             | Op::IxVarSet { .. }
@@ -470,13 +500,32 @@ impl<'v, 'a> Vf<'v, 'a> {
             | Op::Loop { .. }
             | Op::Break
             | Op::Continue
-            | Op::Check { .. }
             | Op::GridBarrier
             | Op::BlockBarrier { .. }
             | Op::Sched(_)) => return self.refuse(id, format!("`{}` has no form on vector registers", op.name())),
         };
         self.values.insert(done.0, done.1);
         Ok(())
+    }
+
+    /// Notes lanes in which a condition does not hold.
+    fn check(&mut self, c: &Opd) {
+        let (m, l) = self.as_mask(c);
+        let bad = match self.failed.clone() {
+            Some(r) => r,
+            None => {
+                let r = self.reg("uint32_t", "failed");
+                self.emit(Level::Once, format!("Reg::Duplicate({r}, 0u, all);"));
+                self.failed = Some(r.clone());
+                r
+            }
+        };
+        let n = self.reg("mask", "m");
+        let lanes = self.pred.clone().unwrap_or("lanes".into());
+        let one = self.as_reg(DType::U32, &Opd::Scalar(Text::name("1u"))).0;
+        let _ = l;
+        self.emit(Level::Lane, format!("Reg::Not({n}, {m}, {lanes});"));
+        self.emit(Level::Lane, format!("Reg::Select({bad}, {one}, {bad}, {n});"));
     }
 
     fn zero(&mut self, d: DType) -> String {
@@ -487,14 +536,23 @@ impl<'v, 'a> Vf<'v, 'a> {
     // --- text ---
 
     /// Ends the function: its call, and what it touches.
-    pub fn finish(self, wish: &str) -> (String, Vec<BufId>, Vec<BufId>) {
+    pub fn finish(mut self, wish: &str) -> (String, Vec<BufId>, Vec<BufId>) {
+        let flag = self.failed.take().map(|r| {
+            let span = self.lo.k.span;
+            let b = self.lo.buffer("failed", "uint32_t", 4, LANES, Place::Ub, span);
+            self.lo.failed = Some(b);
+            self.touched.1.push(b);
+            let t = self.lo.tensor(b);
+            let text = format!("(__ubuf__ uint32_t*){t}.GetPhyAddr()");
+            (r, self.arg(&t, "__ubuf__ uint32_t*", &text))
+        });
         let name = self.lo.name(&capital(wish));
         let total = self.total();
         let mut out = vec![];
         let params: Vec<_> = self.args.iter().map(|a| a.0.clone()).collect();
         out.extend(wrap(&format!("__simd_vf__ inline void {name}("), &params, ")"));
         out.push("{".into());
-        let mut body = vec!["Reg::MaskReg all = Reg::CreateMask<uint32_t, Reg::MaskPattern::ALL>();".to_string()];
+        let mut body = vec![];
         let masks = self.regs.get("mask").cloned().unwrap_or_default();
         let lanes = std::iter::once("lanes".to_string()).chain(masks).collect::<Vec<_>>();
         body.extend(declared("Reg::MaskReg", &lanes));
@@ -522,6 +580,13 @@ impl<'v, 'a> Vf<'v, 'a> {
         }
         body.extend(self.after.iter().cloned());
         body.extend(self.outer.iter().map(|_| "}".to_string()));
+        if let Some((r, p)) = flag {
+            body.push(format!("Reg::Reduce<Reg::ReduceType::MAX>({r}, {r}, all);"));
+            body.push(format!("Reg::StoreAlign<uint32_t, Reg::StoreDist::DIST_FIRST_ELEMENT_B32>({p}, {r}, all);"));
+        }
+        if body.iter().any(|l| word(l, "all")) {
+            body.insert(0, "Reg::MaskReg all = Reg::CreateMask<uint32_t, Reg::MaskPattern::ALL>();".to_string());
+        }
         out.extend(indent(&body, 1));
         out.push("}".into());
         self.lo.functions.push(out.join("\n"));
@@ -589,5 +654,5 @@ pub fn tile_ub(lo: &Lower<'_>, t: Tile, d: DType, f: &Form) -> Option<Ub> {
     if t.pitch != t.row && opaque.iter().any(|&(_, c)| c.abs() < t.row as i64 && f.opaque.len() > 1) {
         return None;
     }
-    Some(Ub { buf: t.buf, dtype: d, width: size, base: lo.uniform(&base), multiple, elem, opaque })
+    Some(Ub { buf: t.buf, dtype: d, width: size, base: lo.uniform(&base), multiple, elem, opaque, guards: vec![] })
 }

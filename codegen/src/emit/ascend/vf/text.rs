@@ -165,6 +165,34 @@ pub fn widen_function(lo: &mut Lower<'_>, d: DType) {
     once(lo, &text);
 }
 
+/// Adds the function that takes narrow elements out of words.
+pub fn narrow_function(lo: &mut Lower<'_>, d: DType) {
+    let dist = if d.bits() == 16 { "DIST_PACK_B32" } else { "DIST_PACK4_B32" };
+    let text = format!(
+        "template <typename T>\n__simd_vf__ inline void Narrow(__ubuf__ T* to, __ubuf__ uint32_t* from, uint32_t left, uint16_t steps)\n{{\n    \
+         Reg::RegTensor<uint32_t> x;\n    for (uint16_t i = 0; i < steps; ++i) {{\n        \
+         Reg::MaskReg lanes = Reg::UpdateMask<uint32_t>(left);\n        Reg::LoadAlign(x, from + i * 64);\n        \
+         Reg::StoreAlign<T, Reg::StoreDist::{dist}>(to + i * 64, (Reg::RegTensor<T>&)x, lanes);\n    }}\n}}"
+    );
+    once(lo, &text);
+}
+
+/// Adds the function that multiplies and adds scalars.
+pub fn fma_function(lo: &mut Lower<'_>) {
+    let text = "\
+__simd_vf__ inline void FmaOf(__ubuf__ float* to, float a, float b, float c)
+{
+    Reg::MaskReg all = Reg::CreateMask<float, Reg::MaskPattern::ALL>();
+    Reg::RegTensor<float> x, y, z;
+    Reg::Duplicate(x, a, all);
+    Reg::Duplicate(y, b, all);
+    Reg::Duplicate(z, c, all);
+    Reg::MulAddDst(z, x, y, all);
+    Reg::StoreAlign(to, z, all);
+}";
+    once(lo, text);
+}
+
 /// Adds the function that applies a unary op to a scalar.
 pub fn scalar_function(lo: &mut Lower<'_>, op: UnaryOp, name: &str) {
     let steps = match op {

@@ -12,8 +12,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ptr;
 
-/// Bytes of a stack. The text keeps registers of 288 bytes in locals, a few dozen at a time.
-const STACK_BYTES: usize = 256 << 10;
+/// Bytes of a stack, of which the system gives what is touched. The text keeps registers of 288 bytes in locals, and unrolled
+/// loops have thousands of them, each with a place of its own.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Layout of `kiln_core_t`.
 #[repr(C)]
