@@ -602,14 +602,57 @@ fn tiny_models_are_written_and_generate() {
     refused(&["generate", "--model", at, "--jsonl", file], 2, &["requests.jsonl:1", "next:"]);
 }
 
-/// The table between the markers of `README.md`: which operator has text for which target.
+/// Instances of each operator that have text for a target, of all, and the numbers of the reasons why others have none.
+type Texts = BTreeMap<String, (usize, usize, BTreeSet<usize>)>;
+
+/// [`Texts`] of a target; reasons get numbers in the order in which they are met.
+fn texts(target: &str, ops: &BTreeMap<String, String>, reasons: &mut Vec<String>) -> Texts {
+    let mut all = Texts::new();
+    for row in rows(&["check", "--all", "--target", target], 0) {
+        let title = row["kernel"].as_str().unwrap();
+        let op = &ops[title.split_once('<').map_or(title, |t| t.0)];
+        let (ok, count, why) = all.entry(op.clone()).or_default();
+        *count += 1;
+        if row["status"] == "ok" {
+            *ok += 1;
+            continue;
+        }
+        // `error[C0311]: reason` and where; names of a kernel's values and sizes say nothing to a reader of the table.
+        let messages = row["messages"].to_string();
+        let first = messages.split_once("]: ").map_or(messages.as_str(), |m| m.1);
+        let first = first.split("\\n").next().unwrap_or_default();
+        let mut reason = String::new();
+        for word in first.split_inclusive(' ') {
+            let known = ["4 ", "2201 ", "3510 "].contains(&word);
+            let sized = word.starts_with(|c: char| c.is_ascii_digit() || c == '[') && !known;
+            reason += if sized { if word.ends_with(' ') { "… " } else { "…" } } else { word };
+        }
+        let reason = reason.replace("… … ", "… ");
+        let reason = reason.find("is made by").map_or(reason.clone(), |n| format!("a tile {}", &reason[n..]));
+        let at = reasons.iter().position(|r| *r == reason).unwrap_or_else(|| {
+            reasons.push(reason);
+            reasons.len() - 1
+        });
+        why.insert(at + 1);
+    }
+    all
+}
+
+/// The table between the markers of `README.md`: which operator has text for which target, and why not.
 #[test]
 fn the_support_table_of_the_readme_is_current() {
     let (begin, end) = ("<!-- support: begin -->\n", "<!-- support: end -->");
-    let mut table = String::from("| operator | formula | `cpu` cases | `sm_80` | `sm_90a` | `sm_100a` |\n");
-    table += "| --- | --- | --- | --- | --- | --- |\n";
+    let list = rows(&["list"], 0);
+    let name = |row: &Value, key: &str| row[key].as_str().unwrap().to_string();
+    let ops = list.iter().map(|r| (name(r, "kernel"), name(r, "op"))).collect();
+    let mut reasons = vec![];
+    let npus = ["ascend950", "ascend910b"].map(|t| texts(t, &ops, &mut reasons));
+    let mut table = String::from(
+        "| operator | formula | `cpu` cases | `sm_80` | `sm_90a` | `sm_100a` | `ascend950` | `ascend910b` |\n",
+    );
+    table += "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
     let mut seen = BTreeSet::new();
-    for row in rows(&["list"], 0) {
+    for row in list {
         let op = row["op"].as_str().unwrap().to_string();
         if !seen.insert(op.clone()) {
             continue;
@@ -621,7 +664,16 @@ fn the_support_table_of_the_readme_is_current() {
         let cases = row["cases"].as_array().unwrap().len();
         let formula = row["formula"].as_str().unwrap().replace('|', "\\|");
         let [a, b, c] = ["sm_80", "sm_90a", "sm_100a"].map(text);
-        table += &format!("| `{op}` | {formula} | {cases} | {a} | {b} | {c} |\n");
+        let [d, e] = [0, 1].map(|n| {
+            let (ok, all, why) = npus[n].get(&op).cloned().unwrap_or_default();
+            let why: Vec<_> = why.iter().map(usize::to_string).collect();
+            if why.is_empty() { "yes".into() } else { format!("{ok} of {all} ({})", why.join(", ")) }
+        });
+        table += &format!("| `{op}` | {formula} | {cases} | {a} | {b} | {c} | {d} | {e} |\n");
+    }
+    table += "\nOf instances of an operator (dtypes and fixed sizes of its cases) these have no AscendC text, because:\n\n";
+    for (n, reason) in reasons.iter().enumerate() {
+        table += &format!("{}. {reason}\n", n + 1);
     }
     let path = root().join("README.md");
     let readme = std::fs::read_to_string(&path).unwrap();
