@@ -671,7 +671,8 @@ fn the_support_table_of_the_readme_is_current() {
         });
         table += &format!("| `{op}` | {formula} | {cases} | {a} | {b} | {c} | {d} | {e} |\n");
     }
-    table += "\nOf instances of an operator (dtypes and fixed sizes of its cases) these have no AscendC text, because:\n\n";
+    table +=
+        "\nOf instances of an operator (dtypes and fixed sizes of its cases) these have no AscendC text, because:\n\n";
     for (n, reason) in reasons.iter().enumerate() {
         table += &format!("{}. {reason}\n", n + 1);
     }
