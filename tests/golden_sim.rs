@@ -65,19 +65,16 @@ fn chosen(device: &Device, registry: &[std::sync::Arc<dyn OpSpec>], all: bool) -
     cases
 }
 
-#[test]
-fn golden_cases_pass_on_the_simulated_chip() {
-    let Some(device) = simulator("sim:sm_80") else { return };
+/// Runs cases on a simulated chip and judges them; the operators they are of.
+fn pass(device: &Device, cases: &[Golden]) -> BTreeSet<String> {
     let registry = kiln_kernels::registry();
-    let all = std::env::var("SLOW").is_ok_and(|v| v == "1") || std::env::var_os("KILN_ORACLE").is_some();
-    let cases = chosen(&device, &registry, all);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(vec![]));
     let start = Instant::now();
     let work = || {
         while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             let op = registry.iter().find(|op| op.info().name == case.op).expect("cases are of operators");
             let from = Instant::now();
-            let result = run(&device, op.as_ref(), case);
+            let result = run(device, op.as_ref(), case);
             println!("{:>6} ms {}", from.elapsed().as_millis(), case.id);
             if let Err(e) = result {
                 failures.lock().expect("no panic").push(format!("{}: {e}", case.id));
@@ -89,8 +86,28 @@ fn golden_cases_pass_on_the_simulated_chip() {
     println!("{} cases in {:.1} s", cases.len(), start.elapsed().as_secs_f64());
     let failures = failures.into_inner().expect("no panic");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    let ops: BTreeSet<_> = cases.iter().map(|c| c.op.as_str()).collect();
+    cases.iter().map(|c| c.op.clone()).collect()
+}
+
+fn all_cases() -> bool {
+    std::env::var("SLOW").is_ok_and(|v| v == "1") || std::env::var_os("KILN_ORACLE").is_some()
+}
+
+#[test]
+fn golden_cases_pass_on_the_simulated_chip() {
+    let Some(device) = simulator("sim:sm_80") else { return };
+    let ops = pass(&device, &chosen(&device, &kiln_kernels::registry(), all_cases()));
     assert!(ops.len() >= 32, "only {} operators have golden cases", ops.len());
+}
+
+/// The text for the chip with warp groups: every case of a product, and of the other operators with `SLOW=1`.
+#[test]
+fn golden_cases_pass_on_the_chip_with_warp_groups() {
+    let Some(device) = simulator("sim:sm_90a") else { return };
+    let mut cases = chosen(&device, &kiln_kernels::registry(), true);
+    cases.retain(|c| all_cases() || c.op.starts_with("gemm_") || c.op == "einsum");
+    let ops = pass(&device, &cases);
+    assert!(ops.len() >= 7, "only {ops:?} have golden cases");
 }
 
 /// Random grouped products on a GPU, each judged and none stuck: 1,000 of them with `KILN_DEVICE=cuda:0`, 10,000 with `SLOW=1`.

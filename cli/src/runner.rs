@@ -61,6 +61,37 @@ pub fn place(
     Ok((problem, outputs.into_iter().map(|s| s.name).collect()))
 }
 
+/// Why a problem has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Something is wrong; what.
+    Failed(String),
+    /// The chip has no form of a kernel, as `check` and the support matrix say too; why.
+    NoForm(String),
+}
+
+impl From<String> for Stop {
+    fn from(why: String) -> Stop {
+        Stop::Failed(why)
+    }
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stop::Failed(why) | Stop::NoForm(why) => f.write_str(why),
+        }
+    }
+}
+
+/// An error of a launch. Every kernel has a form on GPUs, so that only other chips may lack one.
+fn stopped(e: &kiln_runtime::Error) -> Stop {
+    match e {
+        kiln_runtime::Error::Refused { target: Some(t), .. } if t.npu().is_some() => Stop::NoForm(e.to_string()),
+        _ => Stop::Failed(e.to_string()),
+    }
+}
+
 /// Runs a problem once.
 ///
 /// # Errors
@@ -71,12 +102,12 @@ pub fn execute(
     inputs: &Tensors,
     params: &Params,
     configs: &dyn Configs,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, Stop> {
     let (problem, names) = place(device, op, inputs, params)?;
     let plan = op.plan(&problem, configs).map_err(|e| e.to_string())?;
     let stream = device.stream().map_err(|e| e.to_string())?;
     let start = Instant::now();
-    stream.run(&plan).and_then(|()| stream.synchronize()).map_err(|e| e.to_string())?;
+    stream.run(&plan).and_then(|()| stream.synchronize()).map_err(|e| stopped(&e))?;
     let ms = start.elapsed().as_secs_f64() * 1e3;
     let mut outputs = Tensors::new();
     for name in names {
@@ -177,11 +208,11 @@ impl Ready {
         device: &Device,
         op: &dyn OpSpec,
         configs: &dyn Configs,
-    ) -> Result<(Outcome, Option<Judged>), String> {
+    ) -> Result<(Outcome, Option<Judged>), Stop> {
         let params = self.wanted(op)?;
         let outcome = execute(device, op, &self.inputs, &params, configs)?;
         if let Some(name) = outcome.outputs.keys().find(|n| !self.metrics.iter().any(|(m, _)| m == *n)) {
-            return Err(format!("the operator computes `{name}`, which the case does not expect"));
+            return Err(Stop::Failed(format!("the operator computes `{name}`, which the case does not expect")));
         }
         let judged = judge::worst(&self.metrics, &self.known, &outcome.outputs, &self.params);
         Ok((outcome, judged))

@@ -338,7 +338,7 @@ fn judged(
     device: &Device,
 ) -> Result<Option<sample::Verdict>, String> {
     let inputs = runner::filled(op, op.info().name, case)?;
-    let outcome = runner::execute(device, op, &inputs, &case.params, configs)?;
+    let outcome = runner::execute(device, op, &inputs, &case.params, configs).map_err(|e| e.to_string())?;
     let verdict = sample::judge(op, case, &inputs, &outcome.outputs)?;
     match verdict.as_ref().and_then(|v| v.worst.as_ref().map(|w| (w, &v.judged))) {
         Some((w, judged)) if !w.verdict.ok => {

@@ -6,7 +6,7 @@ use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::instance::{self, Chosen, InstanceArgs, Overrides};
 use crate::output::{Output, json_number};
-use crate::runner::{self, Ready};
+use crate::runner::{self, Ready, Stop};
 use kiln_codegen::spec::OpSpec;
 use kiln_runtime::Device;
 use kiln_runtime::tune::records::Tuned;
@@ -177,10 +177,11 @@ fn row(device: &Device, t: &Todo, tuned: Option<&Tuned>) -> Value {
     let Some(op) = &t.op else {
         return base("skip", &format!("no operator `{}` in this build", t.op_name));
     };
-    let ran = (t.load)().and_then(|ready| ready.run(device, op.as_ref(), &configs));
+    let ran = (t.load)().map_err(Stop::Failed).and_then(|ready| ready.run(device, op.as_ref(), &configs));
     let (outcome, judged) = match ran {
         Ok(x) => x,
-        Err(reason) => return base("fail", &reason),
+        Err(Stop::Failed(reason)) => return base("fail", &reason),
+        Err(Stop::NoForm(reason)) => return base("skip", &reason),
     };
     if device.name() == "null" {
         return base("skip", "the launch checks pass; the device `null` computes nothing");

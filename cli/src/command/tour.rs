@@ -70,7 +70,8 @@ fn row(device: &Device, op: &Arc<dyn OpSpec>) -> Value {
     let (mut ok, mut ms, mut worst) = (0, 0.0, (f64::NEG_INFINITY, 0.0, 0.0));
     let mut reason = String::new();
     for case in &cases {
-        let ran = runner::declared(op.as_ref(), case).and_then(|r| r.run(device, op.as_ref(), &Overrides::default()));
+        let ran = runner::declared(op.as_ref(), case)
+            .and_then(|r| r.run(device, op.as_ref(), &Overrides::default()).map_err(|e| e.to_string()));
         match ran {
             Ok((outcome, Some(judged))) => {
                 let v = &judged.verdict;

@@ -24,7 +24,7 @@ const PRELUDE: [&str; 3] =
     [prelude!("host" / "machine.h"), prelude!("host" / "builtins.h"), prelude!("host" / "hopper.h")];
 
 /// Snippets of the device prelude that hold inline PTX, and what takes their place. All others run as they are.
-const REPLACED: [(&str, &str); 25] = [
+const REPLACED: [(&str, &str); 26] = [
     (prelude!("device" / "memory.cuh"), prelude!("host" / "memory.cuh")),
     (prelude!("device" / "global.cuh"), prelude!("host" / "global.cuh")),
     (prelude!("device" / "bf16.cuh"), prelude!("host" / "bf16.cuh")),
@@ -48,6 +48,7 @@ const REPLACED: [(&str, &str); 25] = [
     (prelude!("device" / "wgmma.cuh"), prelude!("host" / "hopper.cuh")),
     (prelude!("device" / "registers.cuh"), prelude!("host" / "hopper.cuh")),
     (prelude!("device" / "grid_order.cuh"), prelude!("host" / "hopper.cuh")),
+    (prelude!("device" / "dependent.cuh"), prelude!("host" / "hopper.cuh")),
     (prelude!("device" / "stmatrix.cuh"), prelude!("host" / "hopper.cuh")),
     (prelude!("device" / "global_load.cuh"), prelude!("host" / "hopper.cuh")),
 ];
@@ -365,6 +366,15 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    #[test]
+    fn snippets_with_assembly_are_replaced() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../codegen/src/emit/cuda/prelude/device");
+        let files = std::fs::read_dir(folder).expect("it is in the repository");
+        let texts = files.map(|f| std::fs::read_to_string(f.expect("readable").path()).expect("readable"));
+        let left: Vec<String> = texts.filter(|t| t.contains("asm") && !REPLACED.iter().any(|r| r.0 == *t)).collect();
+        assert!(left.is_empty(), "a host compiler cannot read {left:?}");
     }
 
     #[test]

@@ -281,7 +281,9 @@ fn run_once(
             SimArg::TensorMap { map, .. } => {
                 let mut words = Box::new(MapWords([0; 16]));
                 (words.0[0], words.0[1]) = (hopper::MAP, maps.len() as u64);
-                maps.push(TensorMap { address: base + map.address, ..map.clone() });
+                // A tensor without elements has no place; nothing of it is ever touched.
+                let address = if map.extents.contains(&0) { 0 } else { base + map.address };
+                maps.push(TensorMap { address, ..map.clone() });
                 let address = std::ptr::from_ref(&*words) as u64;
                 map_words.push(words);
                 address

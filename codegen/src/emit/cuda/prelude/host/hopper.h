@@ -112,6 +112,8 @@ template <int N> static KILN_CALL void registers_grow() { kiln_ask(24, KILN_HERE
 template <int N> static KILN_CALL void registers_shrink() { kiln_ask(24, KILN_HERE, N, 0); }
 static KILN_CALL void grid_wait_previous() {}
 static KILN_CALL void grid_allow_next() {}
+static KILN_CALL void wait_for_earlier_kernels() {}
+static KILN_CALL void let_the_next_kernel_start() {}
 static KILN_CALL float global_load(const float* p) {
     kiln->access((u64)p, 4, KILN_READ, KILN_HERE);
     return *p;
