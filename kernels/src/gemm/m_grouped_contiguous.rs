@@ -71,6 +71,8 @@ pub fn gemm_m_grouped_contiguous(
     d: Out![Bf16; m, n; strides(ldd, 1)],
 ) {
     let (bm, bn, bk) = (cfg.bm, cfg.bn, 128);
+    // Accumulators and the sums of a step, 64 registers each at most, where no warp groups take the tile over.
+    warps(host!(if bm * bn > 4096 { 8 } else { 4 }));
 
     #[label(tiles)]
     for (mi, ni) in tile_loop((m.div_ceil(bm), n.div_ceil(bn)), Raster::panels(cfg.panel)) {

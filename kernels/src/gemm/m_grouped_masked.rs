@@ -158,6 +158,10 @@ impl OpSpec for GemmMGroupedMasked {
         let dims = [("m", expected), ("room", x.room), ("n", w.n), ("k", w.k), ("groups", w.groups)];
         let mut config = p::choose(configs, &kernel, &dims);
         p::set(&mut config, "gran_n", ConfigValue::Int(w.gran_n));
+        if w.gran_n == 1 {
+            // A thread holds a scale for every column it sees, of every step that is printed in a row.
+            p::at_most(&mut config, "unroll", 4);
+        }
         let args = vec![
             p::arg(OP, problem, "a")?,
             row_scale_arg(OP, problem, x.room)?,

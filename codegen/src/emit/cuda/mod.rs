@@ -215,8 +215,8 @@ impl<'a> Emitter<'a> {
         "tid".into()
     }
     /// Threads of a block and, where registers are not what limits how many blocks run at a time, one block: told less,
-    /// the assembler saves registers for blocks that shared memory has no room for, and spills. Matrix products prefer
-    /// registers to company in any case.
+    /// the assembler saves registers for blocks that shared memory has no room for, and spills. Matrix products and the
+    /// largest blocks, of which a second one would leave each thread 32, prefer registers to company in any case.
     fn launch_bounds(&self) -> String {
         let threads = self.k.warps * 32;
         if !self.k.roles.is_empty() {
@@ -225,7 +225,7 @@ impl<'a> Emitter<'a> {
         let by_threads = self.caps.resident_threads / threads.max(1);
         let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
         let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
-        if products || by_shared <= by_threads { format!("{threads}, 1") } else { threads.to_string() }
+        if products || by_shared <= by_threads || threads >= 1024 { format!("{threads}, 1") } else { threads.to_string() }
     }
     /// Threads that run what is being printed: of the block, or of an instance of the role.
     fn threads(&self) -> usize {

@@ -573,6 +573,9 @@ impl<'v, 'a> Vf<'v, 'a> {
             body.push(format!("uint32_t left = {total};"));
             body.push(format!("for (uint16_t step = 0; step < {}; ++step) {{", total.div_ceil(LANES)));
             body.push("lanes = Reg::UpdateMask<uint32_t>(left);".into());
+            if overtakes(&self.steps) {
+                body.push("Reg::LocalMemBar<Reg::MemType::VEC_STORE, Reg::MemType::VEC_LOAD>();".into());
+            }
         }
         body.extend(self.steps.iter().cloned());
         if looped {
@@ -594,6 +597,19 @@ impl<'v, 'a> Vf<'v, 'a> {
         let call = wrap(&format!("asc_vf_call<{name}>("), &args, ");").join("\n");
         (call, self.touched.0, self.touched.1)
     }
+}
+
+/// Whether a step goes over rows of a tile that it both loads and stores: the lanes that its last loads bring too many are
+/// of the next row, which an earlier step has stored.
+fn overtakes(step: &[String]) -> bool {
+    let pointer = |line: &str, what: &str, skipped: usize| -> Option<String> {
+        let args = line.trim_start().strip_prefix(what)?.split_once('(')?.1;
+        let place = args.split(", ").nth(skipped)?;
+        place.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().map(String::from)
+    };
+    let loaded: Vec<String> = step.iter().filter_map(|l| pointer(l, "Reg::LoadAlign", 1)).collect();
+    let stored = |l: &String| pointer(l, "Reg::StoreAlign", 0).is_some_and(|p| loaded.contains(&p));
+    step.iter().any(|l| l.trim_start().starts_with("for (")) && step.iter().any(stored)
 }
 
 fn level_of(x: &Opd) -> Level {
