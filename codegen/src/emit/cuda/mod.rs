@@ -225,7 +225,11 @@ impl<'a> Emitter<'a> {
         let by_threads = self.caps.resident_threads / threads.max(1);
         let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
         let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
-        if products || by_shared <= by_threads || threads >= 1024 { format!("{threads}, 1") } else { threads.to_string() }
+        if products || by_shared <= by_threads || threads >= 1024 {
+            format!("{threads}, 1")
+        } else {
+            threads.to_string()
+        }
     }
     /// Threads that run what is being printed: of the block, or of an instance of the role.
     fn threads(&self) -> usize {
