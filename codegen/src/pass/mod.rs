@@ -5,6 +5,7 @@
 pub mod access;
 pub mod distribute;
 pub mod expand;
+pub mod liveness;
 pub mod matrix;
 pub mod numerics;
 pub mod pipeline;

@@ -1,10 +1,12 @@
 //! Plans shared memory: scratch of collectives, row padding against bank conflicts, offsets, and the capacity check.
 //!
-//! Every tile has its own bytes for the whole kernel. Scratch is an `Alloc` of a tile named `partials` right before the
+//! Every tile has its own bytes for the whole kernel, unless that does not fit: then tiles that are never needed at the same
+//! time share memory, which costs barriers. Scratch is an `Alloc` of a tile named `partials` right before the
 //! op that uses it.
 
 use super::access::{Lanes, inner_axis};
 use super::distribute::{element_access, order_of};
+use super::liveness;
 use super::matrix::{element_bytes, operands, pitch};
 use super::pipeline::{Ahead, ahead, version_bytes};
 use crate::analysis::Ranges;
@@ -60,6 +62,19 @@ pub fn run(mut kernel: Kernel, caps: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
             table.push((i, bytes));
             if let Some(m) = &mut kernel.buffers[i].memory {
                 m.offset_bytes = offset_bytes;
+            }
+        }
+        if used > caps.shared_bytes {
+            let sizes: Vec<_> = table.iter().map(|&(i, bytes)| (BufferId(i as u32), bytes)).collect();
+            let tiles = pipelines.iter().flat_map(|p| p.1.tiles.iter().copied()).collect();
+            let (at, shared) = liveness::offsets(&liveness::needed(&kernel, &tiles), &sizes);
+            if shared <= caps.shared_bytes {
+                for (b, offset_bytes) in at {
+                    if let Some(m) = &mut kernel.buffers[b.0 as usize].memory {
+                        m.offset_bytes = offset_bytes;
+                    }
+                }
+                break (shared, table);
             }
         }
         // Fewer stages are slower, but the kernel runs.

@@ -3,6 +3,7 @@
 //! Only shared tiles and writable global tensors can conflict; register tiles are private. Collectives meet inside
 //! themselves, which counts. The walk runs loops twice, so conflicts with the previous iteration are found too.
 
+use super::liveness;
 use super::place::SCRATCH;
 use crate::diag::Diagnostic;
 use crate::ir::effects::{self, EffectKind};
@@ -40,7 +41,8 @@ struct Effect {
 
 /// See the file's head.
 pub fn run(mut kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
-    let mut sync = Sync { kernel: &kernel, barriers: BTreeMap::new(), exits: vec![], scratch: None };
+    let sharing = liveness::sharing(&kernel);
+    let mut sync = Sync { kernel: &kernel, sharing, barriers: BTreeMap::new(), exits: vec![], scratch: None };
     // One warp needs no barrier to agree on order, but memory between its lanes still has to be made visible.
     sync.block(kernel.body, Pending::new());
     let barriers = sync.barriers;
@@ -62,6 +64,8 @@ pub fn run(mut kernel: Kernel, _: &Caps) -> Result<Kernel, Vec<Diagnostic>> {
 
 struct Sync<'a> {
     kernel: &'a Kernel,
+    /// Tiles that share bytes: what waits for one waits for the other.
+    sharing: BTreeSet<(BufferId, BufferId)>,
     /// Reason of the barrier before an op.
     barriers: BTreeMap<OpId, String>,
     /// What is pending where the innermost loop is left or continued.
@@ -143,7 +147,14 @@ impl Sync<'_> {
     fn conflict(&self, now: &BTreeSet<(Place, Kind)>, pending: &Pending, id: OpId) -> Option<String> {
         for &(place, kind) in now {
             for (&(p, earlier), &by) in pending {
-                if p != place || kind == earlier && kind != Kind::Write {
+                let other = match (p, place) {
+                    (Place::Tile(a), Place::Tile(b)) if a != b => self.sharing.contains(&(BufferId(a), BufferId(b))),
+                    _ => false,
+                };
+                // Of one place, reads, updates and stores of the first thread agree with their like; of two that share
+                // bytes only reads do.
+                let agree = kind == earlier && (if other { kind == Kind::Read } else { kind != Kind::Write });
+                if p != place && !other || agree {
                     continue;
                 }
                 let verb = |k| match k {
@@ -156,6 +167,13 @@ impl Sync<'_> {
                     Place::Tile(b) => self.kernel.buffers[b as usize].name.clone(),
                     Place::Tensor(p) => self.kernel.params[p as usize].name.clone(),
                 };
+                if other {
+                    let old = match p {
+                        Place::Tile(b) => &self.kernel.buffers[b as usize].name,
+                        Place::Tensor(p) => &self.kernel.params[p as usize].name,
+                    };
+                    return Some(format!("{name} takes the memory of {old}: {} at {}", verb(earlier), at(by)));
+                }
                 let again = if by == id { " by the previous iteration" } else { "" };
                 return Some(format!("{name}: {} at {}{again}, {} next", verb(earlier), at(by), verb(kind)));
             }

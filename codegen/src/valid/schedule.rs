@@ -45,7 +45,7 @@ pub(super) fn check(k: &Kernel, found: &mut Vec<Diagnostic>) {
     }
     // With roles, tiles change hands through rings, which this check does not follow.
     if k.roles.is_empty() {
-        let mut w = Walk { k, found, exits: vec![], reported: vec![] };
+        let mut w = Walk { k, found, exits: vec![], reported: vec![], over: overlaps(k) };
         w.block(k.body, Pending::new());
     }
 }
@@ -73,6 +73,23 @@ struct Walk<'a> {
     found: &'a mut Vec<Diagnostic>,
     exits: Vec<Pending>,
     reported: Vec<(OpId, u32)>,
+    /// Of each tile, those that have some of its bytes.
+    over: Vec<Vec<u32>>,
+}
+
+fn overlaps(k: &Kernel) -> Vec<Vec<u32>> {
+    let bytes = |b: &crate::ir::Buffer| {
+        let m = b.memory.as_ref().filter(|m| b.space == Space::Shared && m.strides.len() == b.extents.len())?;
+        let last: usize = b.extents.iter().zip(&m.strides).map(|(e, s)| (e.max(&1) - 1) * s).sum();
+        Some((m.offset_bytes, m.offset_bytes + b.dtype.bytes(last + 1)))
+    };
+    let all: Vec<_> = k.buffers.iter().map(bytes).collect();
+    let others = |n: usize| {
+        let own = all[n];
+        let meets = move |o: &Option<(usize, usize)>| own.zip(*o).is_some_and(|(a, b)| a.0 < b.1 && b.0 < a.1);
+        (0..all.len()).filter(|&o| o != n && meets(&all[o])).map(|o| o as u32).collect()
+    };
+    (0..all.len()).map(others).collect()
 }
 
 impl Walk<'_> {
@@ -128,6 +145,14 @@ impl Walk<'_> {
                     mine.push((place.0, place.1, kind));
                 }
                 for &(space, n, kind) in &mine {
+                    let over = if space == 0 { self.over[n as usize].clone() } else { vec![] };
+                    for (o, other) in over.into_iter().flat_map(|o| (0..4).map(move |other| (o, other))) {
+                        if (kind, other) != (0, 0)
+                            && let Some(&by) = p.get(&(0, o, other))
+                        {
+                            self.report(id, by, 0, n, other, kind);
+                        }
+                    }
                     for other in 0..4 {
                         if kind == other && kind != 1 {
                             continue;

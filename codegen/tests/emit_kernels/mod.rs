@@ -263,6 +263,7 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("rmsnorm_odd", rmsnorm(2, 100, 4)),
         ("group_quantise", group_quantise(7168, 4)),
         ("transpose", transpose()),
+        ("turns", turns()),
         ("hadamard", hadamard(256)),
         ("scan", scan()),
         ("histogram", histogram()),
@@ -435,6 +436,32 @@ pub fn transpose() -> Kernel {
         let e = k.load(t, &[v[1], v[0]]);
         let (row, col) = (k.add(c0, v[0]), k.add(r0, v[1]));
         k.store(y, &[row, col], e);
+    });
+    k.done()
+}
+
+/// Columns in reverse, through two tiles that no target has room for at the same time, in a loop.
+pub fn turns() -> Kernel {
+    let mut k = K::new("turns", 8);
+    let m = D::S("m", 1);
+    let x = k.tensor("x", DType::F32, Access::In, &[m, D::C(160)]);
+    let y = k.tensor("y", DType::F32, Access::Out, &[m, D::C(160)]);
+    let z = k.tensor("z", DType::F32, Access::Out, &[m, D::C(160)]);
+    let dim = k.dim(m);
+    let r0 = k.grid1(dim, 192);
+    let (zero, two) = (k.c(0), k.c(2));
+    k.for_loop("c", zero, two, |k, _| {
+        for (name, out) in [("first", y), ("second", z)] {
+            let (_, t) = k.tile(name, DType::F32, &[192, 160], Space::Shared);
+            k.copy(x, &[r0, zero], t, &[zero, zero], &[192, 160]);
+            k.parallel(&["i", "j"], &[192, 160], |k, v| {
+                let last = k.c(159);
+                let from = k.b.ix_sub(last, v[1]);
+                let e = k.load(t, &[v[0], from]);
+                let row = k.add(r0, v[0]);
+                k.store(out, &[row, v[1]], e);
+            });
+        }
     });
     k.done()
 }
