@@ -97,8 +97,7 @@ fn parts_of_a_sum_become_warp_groups_and_blocks() {
     let reason = scheduled(&in_parts(2), &options).expect_err("the parts do not fit beside the ring");
     assert!(reason.contains("shared memory"), "{reason}");
     // Two warp groups would wait for the same slot in turn, whose parity does not tell the first fill from the second.
-    let reason =
-        scheduled(&in_parts(2), &Options { stages: 3, ..options.clone() }).expect_err("an odd number of slots");
+    let reason = scheduled(&in_parts(2), &Options { stages: 3, ..options }).expect_err("an odd number of slots");
     assert!(reason.contains("do not divide the 3 slots"), "{reason}");
     let reason = scheduled(&in_parts(3), &Options { turns: 2, ..options }).expect_err("3 parts");
     assert!(reason.contains("do not divide the 3 parts"), "{reason}");
