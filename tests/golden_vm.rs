@@ -42,10 +42,12 @@ fn golden_cases_pass_under_the_sanitizer() {
         }
         passed += 1;
     }
-    // Cases of operators that do not exist yet are named, so that a typo in a name cannot hide them.
-    println!("{passed} cases run; skipped, because no operator has that name: {skipped:?}");
+    println!("{passed} cases run");
+    // Another set of cases may know operators that this build does not.
+    let other = std::env::var_os("KILN_ORACLE").is_some();
+    assert!(skipped.is_empty() || other, "no operator has these names: {skipped:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(passed >= 23);
+    assert!(passed >= 148, "{passed} cases");
 }
 
 /// The default with one field changed, if the kernel has that field.

@@ -71,7 +71,7 @@
 //! | --- | --- |
 //! | `dtype` `scalar` `index` `arith` `compare` `math` | number formats, `V<T>`, `Ix`, operators, functions |
 //! | `tile` `tensor` `ops` | `Tile`, `Gm`, `Region`, and one function an op |
-//! | `matrix` `gather` `select` `precise` | matrix products, looked-up rows, top-k, exact exponentials |
+//! | `matrix` `gather` `select` `precise` | matrix products, looked-up rows, top-k, exponentials and logarithms to the last places |
 //! | `roles` `schedule` | roles written by hand, rings and mailboxes between them; schedules written beside a kernel |
 //! | `loops` `tiles` `branch` `var` | what `for` and `while`, `if`, `let mut` are rewritten into |
 //! | `kernel` `config` `launch` `plumbing` | what generated code calls |

@@ -305,7 +305,7 @@ fn places(got: f64, want: f64) -> f64 {
 }
 
 #[test]
-fn precise_functions_stay_within_two_places() {
+fn precise_functions_stay_within_their_places() {
     let mut x: Vec<f32> = (-880..=880).map(|i| i as f32 * 0.1).collect();
     // Where digits get lost: near 1 for the logarithm, near 0 and far out for the others.
     x.extend((1..200).flat_map(|i| [1.0 + i as f32 * 6e-8, 1.0 - i as f32 * 6e-8, i as f32 * 1e-9, i as f32 * -0.37]));

@@ -52,7 +52,7 @@
 //! | `engram_gate` | `y = x + σ(±√|norm(x)·w·norm(k)|) · v` | [`engram::gate`] |
 //! | `engram_hash` | rows of n-gram tables | [`engram::hash`] |
 //!
-//! Every one runs on every target. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
+//! Which target takes which is the table in README.md. A file holds the formula, the kernel in the language of `dsl`, the reference in plain
 //! loops, the configuration space, the cases and the bench shapes; `registry` lists them and [`numeric`] judges results.
 //! No device is touched here: an operator turns a problem into a `Plan`, which the runtime executes.
 #![forbid(unsafe_code)]

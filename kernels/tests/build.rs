@@ -152,7 +152,7 @@ fn filled(v: &TensorView, seed: usize) -> TensorView {
     TensorView { memory: Arc::new(HostMemory::from_bytes(&data)), ..v.clone() }
 }
 
-/// Every configuration of a kernel that has a schedule on `sm_90a` gives the plain kernel's bits, with roles and engines in
+/// The default configuration, and each that differs from it in one axis, of a kernel that has a schedule on `sm_90a` gives the plain kernel's bits, with roles and engines in
 /// two orders: on its smallest case with something to do, on all cases with `SLOW=1`.
 #[test]
 fn schedules_give_the_bits_of_the_plain_kernel() {

@@ -1,6 +1,6 @@
 //! The operators of the kernel library as functions on a device's f32 tensors: what the formulas of a network are written in.
 //!
-//! Each function is one call of an operator by its published name; nothing is computed here. What only moves rows (joining,
+//! Each function is one call of an operator by its published name; nothing is computed here but the roundings of `rounding` that no operator has. What only moves rows (joining,
 //! cutting, choosing rows of a table) goes through the host. Not here: which weights, which layer (`layer`). Flow: a layer
 //! calls a function, that plans the operator, the stream runs the plan.
 
@@ -504,7 +504,7 @@ impl Operators {
         let positions = self.upload_i64(&[1], &[position as i64])?;
         let inputs = [("logits", logits), ("temperature", &temperature), ("seeds", &seeds), ("positions", &positions)];
         let id = self.download_integers(&self.one("sampling", &inputs, &[], "token_ids")?)?;
-        id.first().and_then(|&id| usize::try_from(id).ok()).ok_or_else(|| self.no_token())
+        id.first().and_then(|&id| usize::try_from(id).ok()).ok_or_else(|| no_token("sampling"))
     }
 
     /// The best token of each row of logits.
@@ -514,12 +514,12 @@ impl Operators {
     pub fn argmax(&self, logits: &TensorView) -> Result<Vec<usize>> {
         let ends = vec![logits.shape[1] as i32; logits.shape[0]];
         let picks = self.topk(logits, 1, &ends)?;
-        picks.into_iter().map(|id| usize::try_from(id).map_err(|_| self.no_token())).collect()
+        picks.into_iter().map(|id| usize::try_from(id).map_err(|_| no_token("topk_select"))).collect()
     }
+}
 
-    fn no_token(&self) -> Error {
-        Error::Operator(OpError { op: "topk_select".into(), message: "found no token in a row of logits".into() })
-    }
+fn no_token(op: &str) -> Error {
+    Error::Operator(OpError { op: op.into(), message: "found no token in a row of logits".into() })
 }
 
 /// Which channels turn together.

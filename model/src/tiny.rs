@@ -78,7 +78,7 @@ pub fn configuration(arch: &str) -> Option<Value> {
     Some(shared)
 }
 
-/// Tensors of a configuration from a seed, in the order of their names; `None` for an unknown family.
+/// Tensors of a configuration from a seed, in the order of `names::expected`.
 ///
 /// # Errors
 /// None for the configurations above; a mistake in them would show here.

@@ -160,6 +160,8 @@ fn keys_that_contradict_each_other_are_named() {
         ("kv_source_layer_ids", json!([2, 8])),
         ("index_source_layer_ids", json!([4, 6])),
         ("engram_num_embeddings", json!([304])),
+        ("candidate_source_layer_id", json!(5)),
+        ("kv_source_layer_ids", json!([4])),
         ("dspark_target_layer_ids", json!([5, 6, 9])),
         ("dspark_noise_token_id", json!(256)),
     ] {

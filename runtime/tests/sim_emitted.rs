@@ -128,7 +128,7 @@ fn emitted_kernels_equal_the_vm() {
             continue;
         }
         // What the verifier refuses is the emitter's own test's concern.
-        let Ok(built) = compile::check(kernel) else { continue };
+        let built = compile::check(kernel).unwrap_or_else(|e| panic!("{name}: {e:?}"));
         let source = compile::source(&built, Target::Sm80).unwrap_or_else(|e| panic!("{name}: {e:?}")).source;
         let lines = Lines::of(&source.text);
         for (round, size) in [3i64, 37].into_iter().enumerate() {
@@ -182,7 +182,7 @@ fn noticed_at(name: &str, text: &str, built: &Built, size: i64) -> Vec<&'static 
 fn every_barrier_is_needed() {
     let (mut tried, mut missed) = (0, vec![]);
     for (name, kernel) in emit_kernels::all() {
-        let Ok(built) = compile::check(kernel) else { continue };
+        let built = compile::check(kernel).unwrap_or_else(|e| panic!("{name}: {e:?}"));
         let text = compile::source(&built, Target::Sm80).unwrap_or_else(|e| panic!("{name}: {e:?}")).source.text;
         for (at, barrier) in text.match_indices("__syncthreads();") {
             let mutant = format!("{}{}", &text[..at], &text[at + barrier.len()..]);

@@ -346,7 +346,7 @@ fn export(records: &Records, file: &Path, best: bool, out: Output) -> Result<(),
         text += &format!("{}\n", json!({"v": 1, "file": name, "lines": lines}));
     }
     files::write_atomic(file, text.as_bytes())?;
-    out.note(&format!("wrote {} records to {}", all.len(), file.display()))
+    out.note(&format!("wrote {} records to {}", text.lines().count(), file.display()))
 }
 
 /// Puts the records of an exported file into this machine's folder. They are used only where their whole key fits.

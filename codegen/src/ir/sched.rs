@@ -1,8 +1,8 @@
 //! What only scheduled kernels have: roles that run side by side, rings that join them, clusters, and the ops of both.
 //!
-//! Data, no behaviour: `crate::schedule` makes these, `emit::cuda::hopper` prints them. `valid::rings` judges
-//! their protocol, `vm::roles` interprets them. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function which does not
-//! care about scheduling needs one arm; functions over [`SchedOp`] itself have no `_` arm.
+//! Data, no behaviour: `crate::schedule` makes these, `emit::cuda::hopper` prints them. `valid::rings` judges their protocol,
+//! `vm::roles` interprets them. The ops are a second closed enum inside [`Op::Sched`](super::Op::Sched), so that a function
+//! which does not care about scheduling needs one arm; functions over [`SchedOp`] itself have no `_` arm.
 //!
 //! A ring is a circle of `depth` slots that carries *items* `0, 1, 2, ..`; item `n` lies in slot `n % depth`. Each role has
 //! a position on each ring it uses, which starts at item 0 and only moves by [`SchedOp::Advance`]. A slot has parts, and

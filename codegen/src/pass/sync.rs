@@ -147,14 +147,14 @@ impl Sync<'_> {
     fn conflict(&self, now: &BTreeSet<(Place, Kind)>, pending: &Pending, id: OpId) -> Option<String> {
         for &(place, kind) in now {
             for (&(p, earlier), &by) in pending {
-                let other = match (p, place) {
-                    (Place::Tile(a), Place::Tile(b)) if a != b => self.sharing.contains(&(BufferId(a), BufferId(b))),
-                    _ => false,
+                let shares = match (p, place) {
+                    (Place::Tile(a), Place::Tile(b)) => self.sharing.contains(&(BufferId(a), BufferId(b))),
+                    (Place::Tile(_) | Place::Tensor(_), Place::Tensor(_)) | (Place::Tensor(_), Place::Tile(_)) => false,
                 };
                 // Of one place, reads, updates and stores of the first thread agree with their like; of two that share
                 // bytes only reads do.
-                let agree = kind == earlier && (if other { kind == Kind::Read } else { kind != Kind::Write });
-                if p != place && !other || agree {
+                let agree = kind == earlier && if shares { kind == Kind::Read } else { kind != Kind::Write };
+                if p != place && !shares || agree {
                     continue;
                 }
                 let verb = |k| match k {
@@ -163,17 +163,15 @@ impl Sync<'_> {
                     Kind::Atomic => "updated",
                 };
                 let at = |op: OpId| self.kernel.span_of(self.kernel.op(op).span).short();
-                let name = match place {
-                    Place::Tile(b) => self.kernel.buffers[b as usize].name.clone(),
-                    Place::Tensor(p) => self.kernel.params[p as usize].name.clone(),
+                let name = |p: Place| match p {
+                    Place::Tile(b) => &self.kernel.buffers[b as usize].name,
+                    Place::Tensor(p) => &self.kernel.params[p as usize].name,
                 };
-                if other {
-                    let old = match p {
-                        Place::Tile(b) => &self.kernel.buffers[b as usize].name,
-                        Place::Tensor(p) => &self.kernel.params[p as usize].name,
-                    };
-                    return Some(format!("{name} takes the memory of {old}: {} at {}", verb(earlier), at(by)));
+                if shares {
+                    let (new, old) = (name(place), name(p));
+                    return Some(format!("{new} takes the memory of {old}: {} at {}", verb(earlier), at(by)));
                 }
+                let name = name(place);
                 let again = if by == id { " by the previous iteration" } else { "" };
                 return Some(format!("{name}: {} at {}{again}, {} next", verb(earlier), at(by), verb(kind)));
             }

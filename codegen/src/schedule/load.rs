@@ -42,7 +42,8 @@ impl Apply<'_> {
         let mut tile_body: Vec<OpId> = outer.into_iter().map(|id| c.op(id)).collect();
         let mut inner = vec![];
         if let Some(split) = &parts.split {
-            let part = views::part_index(&mut c, rank, turn_var, turns);
+            let turn = turn_var.map(|v| c.var(v));
+            let part = views::part_of(&mut c, rank, turn, turns);
             c.ix.insert(split.var, part);
             let own: Vec<OpId> = split.before.iter().copied().filter(|id| needed.contains(id)).collect();
             // Where instances take turns, all of them have as many steps, so that the loop around them has one length.

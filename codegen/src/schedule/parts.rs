@@ -173,6 +173,7 @@ impl Parts {
             let touches = |v: &ViewId| [s.total, self.acc].iter().any(|&t| k.view(*v).base == Base::Buffer(t));
             others += usize::from(crate::ir::effects::uses(op).views.iter().any(touches));
         });
+        // The fill of the part, and the two loads and the store of the addition; a product names its accumulator as a tile.
         if others != 4 {
             return Err("the parts of the sum are read or written elsewhere".into());
         }
@@ -229,9 +230,8 @@ fn adds(k: &Kernel, id: OpId, part: BufferId, total: BufferId) -> bool {
     let (Some(x), Some(y)) = (read(&k.op(x).op), read(&k.op(y).op)) else { return false };
     let Op::Binary { result, op: BinaryOp::Add, a, b } = k.op(sum).op else { return false };
     let Op::Store { view, index, value, checked: false } = &k.op(store).op else { return false };
-    let (of_total, of_part) = if x.0 == a { (x, y) } else { (y, x) };
     // A sum of two has one value in either order.
-    let (of_total, of_part) = if whole(of_total.1, total) { (of_total, of_part) } else { (of_part, of_total) };
+    let (of_total, of_part) = if whole(x.1, total) { (x, y) } else { (y, x) };
     let both = [a, b].contains(&of_total.0) && [a, b].contains(&of_part.0) && a != b;
     both && whole(of_total.1, total) && whole(of_part.1, part) && whole(*view, total) && own(index) && *value == result
 }

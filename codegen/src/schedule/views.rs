@@ -161,12 +161,6 @@ pub fn new_value(c: &mut Cloner<'_>, dtype: DType, like: OpId) -> ValueId {
 }
 
 /// Number of a part of the sum: `rank * turns + turn`, whatever of both there is.
-pub fn part_index(c: &mut Cloner<'_>, rank: Option<IxVarId>, turn: Option<IxVarId>, turns: usize) -> IxId {
-    let turn = turn.map(|t| c.var(t));
-    part_of(c, rank, turn, turns)
-}
-
-/// The same with an index for the turn.
 pub fn part_of(c: &mut Cloner<'_>, rank: Option<IxVarId>, turn: Option<IxId>, turns: usize) -> IxId {
     let first = match rank {
         Some(r) => {

@@ -77,6 +77,7 @@ struct Walk<'a> {
     over: Vec<Vec<u32>>,
 }
 
+/// Of each tile, the others that share bytes with it. Versions of pipelined tiles but the first are not seen.
 fn overlaps(k: &Kernel) -> Vec<Vec<u32>> {
     let bytes = |b: &crate::ir::Buffer| {
         let m = b.memory.as_ref().filter(|m| b.space == Space::Shared && m.strides.len() == b.extents.len())?;

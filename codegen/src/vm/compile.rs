@@ -1,4 +1,4 @@
-//! From a plain kernel and its dimension values to a [`Program`]: symbols become numbers, index expressions affine forms,
+//! From a kernel, plain or with roles, and its dimension values to a [`Program`]: symbols become numbers, index expressions affine forms,
 //! values registers. Copies and fills become bodies like any other.
 //!
 //! Registers are reused within a body: a value dies after the last op of its own block that needs it, itself or inside.

@@ -1,9 +1,10 @@
-//! The tile VM: runs plain IR on the CPU, and scheduled kernels with roles in [`roles`]. It is the meaning of the language and the witness of every emitter, so it
-//! shares no code with them.
+//! The tile VM: runs plain IR on the CPU, and scheduled kernels with roles in [`roles`]. It is the meaning of the language and
+//! the witness of every emitter, so it shares no code with them.
 //!
 //! Flow: [`compile`] turns a kernel and its dimension values into a flat [`program::Program`]; [`exec`] runs it block by
 //! block, element bodies as a register program over strips of lanes ([`lanes`]), tiles and tensors through [`memory`],
-//! reductions through [`mod@reduce`], matrix products through [`simd`]. Blocks run in parallel under rayon, each worker with its own tiles.
+//! reductions through [`mod@reduce`], matrix products through [`simd`]. Blocks run in parallel under rayon, each worker with
+//! its own tiles.
 //!
 //! Fixed choices where the IR leaves room: a reduction without an order is sequential; tiles hold a NaN (integers a
 //! pattern) when they come into being; integer division by zero gives 0.

@@ -132,7 +132,7 @@ fn runs_of(specs: &p::Specs, params: &Params) -> Result<Runs, OpError> {
         let mut sum = 0i64;
         for x in list {
             match x {
-                ParamValue::Int(x) if *x >= 0 && x % 128 == 0 => sum += x,
+                ParamValue::Int(x) if *x >= 0 && x % 128 == 0 => sum = sum.saturating_add(*x),
                 other => {
                     return Err(p::refuse(OP, format!("`ks` holds {other:?}; expected multiples of 128 from 0 on")));
                 }

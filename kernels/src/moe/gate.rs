@@ -563,6 +563,15 @@ impl OpSpec for MoeGate {
         let (mask, fixed_rows, fixed) = (given("mask"), given("fix_routing_mask"), given("fixed_topk_idx"));
         let (tokens, table) = (given("token_ids"), given("token_to_experts"));
         let (map, copies) = (given("to_physical_map"), given("logical_count"));
+        if let (Some(map), Some(copies)) = (&map, &copies) {
+            let width = (map.len() / copies.len().max(1)) as i64;
+            if let Some(c) = copies.iter().find(|c| !(1..=width).contains(*c)) {
+                return Err(p::refuse(
+                    OP,
+                    format!("`logical_count` holds {c}; expected 1 to {width}, the copies in `to_physical_map`"),
+                ));
+            }
+        }
         let (mut ids, mut logical, mut weights) = (vec![], vec![], vec![]);
         for t in 0..s.tokens {
             let (best, all) = reference(&z[t * s.experts..][..s.experts], &bias, s.scoring, s.k, s.groups, s.keep);

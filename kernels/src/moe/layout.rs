@@ -178,6 +178,8 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
             ),
         ));
     }
+    // A node of more ranks than there are is the one node of all.
+    let node = node.min(ranks);
     Ok(Shape { tokens: ids.shape[0], k, experts, ranks, node, nodes: (ranks / node).max(1) })
 }
 
@@ -245,6 +247,7 @@ impl OpSpec for EpDispatchLayout {
             make("few_ranks", [300, 6, 12, 4, 8], sparse(12)),
             make("rank_an_expert", [33, 1, 24, 24, 8], sparse(24)),
             make("ranks_past_the_last_node", [50, 4, 36, 12, 8], sparse(36)),
+            make("node_past_all_ranks", [50, 4, 32, 8, i32::MAX as usize], sparse(32)),
             make("all_dropped", [40, 4, 32, 8, 8], Fill::Constant(-1.0)),
         ]
     }

@@ -109,7 +109,11 @@ impl Checkpoint {
                 Ok((vec![rows, wide], (0..rows * wide).map(value).collect()))
             }
             DType::E4m3 if t.shape.len() == 2 => {
-                let [block_rows, block_columns] = self.block;
+                // A table has a scale for 32 columns of a row, whatever the block of products (`names::Storage::Table`).
+                let by_row = [rows, columns.div_ceil(FP4_GROUP)];
+                let held = scale_names(name).into_iter().find_map(|s| self.entry(&s).map(|(_, e)| e.shape.clone()));
+                let [block_rows, block_columns] =
+                    if held.as_deref() == Some(&by_row[..]) { [1, FP4_GROUP] } else { self.block };
                 let across = columns.div_ceil(block_columns);
                 let s = scales([rows.div_ceil(block_rows), across])?;
                 let mut x = numbers(&t);

@@ -63,6 +63,20 @@ pub(super) fn nested(file: &Path, r: &mut Reader<'_>) -> Option<Config> {
         let want = format!("layer {lost} of `kv_source_layer_ids` among them");
         t.wrong("index_source_layer_ids", want, format!("{index_source_layer_ids:?}"), "correct one of the two lists");
     }
+    let candidate_source_layer_id = t.count("candidate_source_layer_id", 0);
+    if !index_source_layer_ids.contains(&candidate_source_layer_id) {
+        let want = format!("one of `index_source_layer_ids`, {index_source_layer_ids:?}");
+        t.wrong("candidate_source_layer_id", want, candidate_source_layer_id.to_string(), "correct one of the two");
+    }
+    // Every layer that reads entries reads those of a source at or before it.
+    let first_reader = attention.compress_ratios.iter().take(layers).position(|&r| r > 0);
+    let reads = first_reader.or(index_source_layer_ids.first().copied());
+    if let Some(i) = reads
+        && kv_source_layer_ids.first().is_none_or(|&first| first > i)
+    {
+        let want = format!("a source at layer {i} or before, which reads entries");
+        t.wrong("kv_source_layer_ids", want, format!("{kv_source_layer_ids:?}"), "correct one of the lists");
+    }
     let engram_layers = sources(&mut t, "engram_layer_ids");
     let engram = Engram {
         num_embeddings: t.counts("engram_num_embeddings"),
@@ -83,7 +97,7 @@ pub(super) fn nested(file: &Path, r: &mut Reader<'_>) -> Option<Config> {
         attention,
         kv_source_layer_ids,
         index_source_layer_ids,
-        candidate_source_layer_id: t.count("candidate_source_layer_id", 0),
+        candidate_source_layer_id,
         candidate_topk_blocks: t.count("candidate_topk_blocks", 1),
         candidate_block_size: t.count("candidate_block_size", 1),
         engram,

@@ -1,4 +1,4 @@
-//! Facts about symbols, read off the requires and the grid.
+//! Facts about the symbols of a kernel, for `ranges`: read off its requires and its grid.
 
 use super::build::Build;
 use super::*;

@@ -160,9 +160,6 @@ impl Lower<'_> {
             (Base::Param(_), Base::Param(_)) => return self.through(accesses, vars, local),
             (Base::Buffer(_), Base::Buffer(_)) => return Ok(false),
         };
-        if self.gathered_rows(tensor.id, tensor.view, &tensor.index, tile, vars, local)? {
-            return Ok(true);
-        }
         let before = self.save();
         let Some(ub) = self.tile_site(tile.id, tile.view, &tile.index, local)?.filter(|u| u.guards.is_empty()) else {
             return Ok(false);
@@ -194,8 +191,7 @@ impl Lower<'_> {
             Some((from, to))
         })();
         if let Some((mut from, mut to)) = pair {
-            let name = self.slab_name(&to);
-            let ub = self.stage(&mut from, &name, span);
+            let ub = self.stage(&mut from, "part", span);
             if self.fits_tile(&mut to, &ub) {
                 self.copy_in(&from, ub.buf, &Text::number(0));
                 self.copy_out(&to, ub.buf, &Text::number(0));
@@ -203,20 +199,6 @@ impl Lower<'_> {
             }
         }
         self.restore(before);
-        Ok(false)
-    }
-
-    /// Copies rows that a table names: pages of consecutive rows one after another, or single rows.
-    fn gathered_rows(
-        &mut self,
-        _id: OpId,
-        view: ViewId,
-        _index: &[IxId],
-        _tile: &Access,
-        _vars: &[(IxVarId, usize)],
-        _local: &Local,
-    ) -> Res<bool> {
-        let _ = self.k.view(view).gather;
         Ok(false)
     }
 
@@ -247,10 +229,6 @@ impl Lower<'_> {
         let Some(f) = f else { return Ok(None) };
         let t = self.tile(b);
         Ok(vf::tile_ub(self, t, v.dtype, &f).map(|u| Ub { guards, ..u }))
-    }
-
-    fn slab_name(&self, _s: &Slab) -> String {
-        "part".into()
     }
 
     /// Places of all accesses of a body: tiles where they are, tensors staged. Returns what has to be copied out after.

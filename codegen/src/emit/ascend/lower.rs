@@ -27,7 +27,7 @@ pub type Res<T> = Result<T, Refused>;
 pub struct Tile {
     /// Its buffer.
     pub buf: BufId,
-    /// Elements of a row, and elements from row to row.
+    /// Elements of a row.
     pub row: usize,
     /// Distance of rows in elements.
     pub pitch: usize,
@@ -204,10 +204,7 @@ impl<'a> Lower<'a> {
     }
     /// Global tensor of a parameter.
     pub fn global(&self, p: ParamId) -> String {
-        let name = &self.params[p.0 as usize];
-        let mut c = name.chars();
-        let head = c.next().map(|c| c.to_ascii_uppercase().to_string()).unwrap_or_default();
-        format!("g{head}{}", c.as_str())
+        self.global_of(&self.params[p.0 as usize])
     }
 
     /// Global tensor of a parameter seen with elements of type `ty`, which stand for `d`.
@@ -327,7 +324,7 @@ impl<'a> Lower<'a> {
             row
         };
         let ty = if wide { "uint32_t" } else { type_of(x.dtype) };
-        // A vector that is a whole register long may be read a little past its end.
+        // A vector has one row, of which a core may have half.
         let elements = if x.extents.len() > 1 { rows * pitch } else { whole };
         let buf = self.buffer(&x.name, ty, bits / 8, elements, Place::Ub, x.span);
         let shape: Vec<_> = x.extents.iter().map(usize::to_string).collect();

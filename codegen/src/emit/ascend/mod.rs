@@ -1,8 +1,8 @@
 //! AscendC for arch 2201 (`ascend910b`) and arch 3510 (`ascend950`).
 //!
 //! One kernel a text, one arch a text. `lower` turns the IR into instructions with pipes and buffers (`tree`), `plan` gives
-//! every buffer its address, `sync` finds the events, and this file prints the program of each kind of core with the frame
-//! around it. There is no queue library in the text: addresses and flags are explicit, so that they can be checked.
+//! every buffer its address, `sync` finds the events, and `print` makes the text; this file runs them in that order, again from
+//! the start where a tile turns out to need another form. There is no queue library in the text: addresses and flags are explicit, so that they can be checked.
 
 mod cube;
 mod element;

@@ -104,13 +104,13 @@ impl Emitter<'_> {
         crate::pass::access::memory_bits(self.k, view) < 8
     }
 
-    /// Short name of what a view looks at, for names of loaded values.
     /// Name of a parameter, which the text uses: of a kernel with roles, others are left out of the signature.
     pub fn param(&mut self, p: ParamId) -> String {
         self.frame.used_params.insert(p);
         self.params[p.0 as usize].clone()
     }
 
+    /// Short name of what a view looks at, for names of loaded values.
     pub fn base_name(&mut self, view: ViewId) -> String {
         match self.k.view(view).base {
             Base::Param(p) => self.param(p),

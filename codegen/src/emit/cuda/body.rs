@@ -190,8 +190,10 @@ impl Emitter<'_> {
                 self.define(*result, t, false);
             }
             Op::Binary { result, op, a, b } => {
-                let (x, y) = (self.val(*a), self.val(*b));
-                let t = self.binary(self.value_type(*result), *op, x, y);
+                let (d, x, y) = (self.value_type(*result), self.val(*a), self.val(*b));
+                let from_zero =
+                    *op == crate::ir::BinaryOp::Sub && d.is_float() && self.k.literal(*a).is_some_and(|l| l.bits == 0);
+                let t = if from_zero { self.zero_less(d, x, y) } else { self.binary(d, *op, x, y) };
                 self.define(*result, t, false);
             }
             Op::Fma { result, a, b, c } => {

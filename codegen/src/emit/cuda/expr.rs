@@ -395,16 +395,18 @@ impl Emitter<'_> {
         if matches!(d, DType::I8 | DType::U8) { Text::cast(register_type(d), &x) } else { x }
     }
 
+    /// `zero - x` of floats. Of a zero it sees, GCC (12 and 13) makes the minus of an integer's float, which is -0 for 0.
+    pub fn zero_less(&mut self, d: DType, zero: Text, x: Text) -> Text {
+        let (zero, x) = (self.lift_f32(d, zero), self.lift_f32(d, x));
+        self.need(Snippet::Opaque);
+        let difference = Text::binary(&Text::call("opaque", &[&zero]), "-", &x, ADD);
+        self.lower_f32(d, difference)
+    }
+
     /// `a op b`.
     pub fn binary(&mut self, d: DType, op: BinaryOp, a: Text, b: Text) -> Text {
         if d.is_float() {
-            let nothing = a.s == "0.0f" || a.s.ends_with(")0x0");
-            let (mut x, y) = (self.lift_f32(d, a), self.lift_f32(d, b));
-            if op == BinaryOp::Sub && nothing {
-                // GCC (12 and 13) makes the minus of an integer's float of it, which for 0 is -0.
-                self.need(Snippet::Opaque);
-                x = Text::call("opaque", &[&x]);
-            }
+            let (x, y) = (self.lift_f32(d, a), self.lift_f32(d, b));
             let r = match op {
                 BinaryOp::Add => Text::binary(&x, "+", &y, ADD),
                 BinaryOp::Sub => Text::binary(&x, "-", &y, ADD),

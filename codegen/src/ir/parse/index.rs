@@ -1,4 +1,4 @@
-//! Index expressions.
+//! Reads index expressions of the text form.
 
 use super::{Parsed, Parser, Tok};
 use crate::ir::*;

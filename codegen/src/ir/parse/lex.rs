@@ -1,4 +1,4 @@
-//! Words, numbers and signs of the text form, with where they stand.
+//! Cuts the text form into words, numbers and signs, with where they stand.
 
 use super::ParseError;
 

@@ -1,4 +1,4 @@
-//! Names of values, variables, buffers and views, and the lines that introduce them.
+//! Reads names of values, variables, buffers and views, and the lines that introduce them.
 
 use super::{Parsed, Parser, Tok, stem};
 use crate::ir::print::SPACES;

@@ -1,4 +1,4 @@
-//! Ops and their bodies.
+//! Reads ops and their bodies; those of roles are `sched`'s.
 
 use super::{Parsed, Parser, Tok, scalar_buffer};
 use crate::ir::*;

@@ -169,7 +169,6 @@ pub struct Machine {
     instructions: u64,
     instruction: u32,
     stretch: u32,
-    steps: u64,
     stats: Stats,
 }
 
@@ -201,7 +200,6 @@ impl Machine {
             instructions: 0,
             instruction: 0,
             stretch: 0,
-            steps: 0,
             stats: Stats::default(),
         }
     }
@@ -279,7 +277,6 @@ impl Machine {
     /// Chooses what happens next.
     pub fn choose_next(&mut self) -> Next {
         loop {
-            self.steps += 1;
             if self.abandoned {
                 return Next::Abandon;
             }

@@ -10,6 +10,7 @@ use crate::ir::effects::{EffectKind, deep_effects, effects, walk};
 use crate::ir::{
     Base, BlockId, IfResult, IxExpr, IxId, IxVarId, Kernel, MapId, Op, OpId, Region, RingId, RoleId, SchedOp, ViewId,
 };
+use crate::valid::scopes::leaves;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Items of a loop of known length that are written out in the name of a count, where instances take turns.
@@ -604,8 +605,7 @@ impl<'k> Walk<'_, 'k> {
     fn slot(&mut self, id: OpId, view: ViewId, b: crate::ir::BufferId, ring: RingId, depth: usize) {
         let k = self.k();
         let offset = k.view(view).offset;
-        let mut vars = vec![];
-        leaves(k, offset, &mut vars);
+        let vars = leaves(k, offset).0;
         let current = |w: &Self, v: &IxVarId| w.slots.get(v).or_else(|| w.kept.get(v)).copied();
         let slot = vars.iter().find_map(|v| current(self, v).filter(|at| at.0 == ring).map(|_| *v));
         let size: usize = k.buffer(b).extents[1..].iter().product();
@@ -683,23 +683,6 @@ impl<'k> Walk<'_, 'k> {
 
 fn shared(share: usize) -> String {
     if share > 1 { format!(" shared by {share} blocks") } else { String::new() }
-}
-
-fn leaves(k: &Kernel, e: IxId, out: &mut Vec<IxVarId>) {
-    match k.ix_expr(e) {
-        IxExpr::Var(v) => out.push(v),
-        IxExpr::Const(_) | IxExpr::Sym(_) | IxExpr::Data(_) => {}
-        IxExpr::Add(a, b)
-        | IxExpr::Sub(a, b)
-        | IxExpr::Mul(a, b)
-        | IxExpr::Div(a, b)
-        | IxExpr::Mod(a, b)
-        | IxExpr::Min(a, b)
-        | IxExpr::Max(a, b) => {
-            leaves(k, a, out);
-            leaves(k, b, out);
-        }
-    }
 }
 
 /// Value of an index where all but variables is 0.

@@ -6,7 +6,8 @@
 
 use super::{Findings, Roles};
 use crate::ir::effects::{EffectKind, deep_effects, effects, walk};
-use crate::ir::{Base, BlockId, BufferId, IxExpr, IxId, IxVarId, Kernel, Op, OpId, RingId, RoleId, SchedOp, Space};
+use crate::ir::{Base, BlockId, BufferId, Op, OpId, RingId, RoleId, SchedOp, Space};
+use crate::valid::scopes::leaves;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
@@ -141,9 +142,8 @@ fn between(roles: &Roles, ready: &BTreeSet<BufferId>, out: &mut Findings) {
                 }
                 let writes = e.kind != EffectKind::Read;
                 users.entry(b).or_default().push((role, writes, id));
-                // A sum in parts deals out its inbox itself: a place for each part and instance.
-                let dealt = matches!(k.op(id).op, Op::Sched(SchedOp::Combine { .. }));
-                let own = dealt || e.view().is_some_and(|v| instance.is_some_and(|i| mentions(k, k.view(v).offset, i)));
+                let named = |v| leaves(k, k.view(v).offset).0;
+                let own = e.view().is_some_and(|v| instance.is_some_and(|i| named(v).contains(&i)));
                 if writes && roles.role(role).instances > 1 && !own {
                     let m = format!(
                         "the {} instances of role `{}` write the same elements of `{}`",
@@ -179,20 +179,6 @@ fn between(roles: &Roles, ready: &BTreeSet<BufferId>, out: &mut Findings) {
                 format!("`{name}` is written in front of the roles and again in role `{}`", roles.role(writer).name);
             out.op("V0525", at, m, "tiles written in front of the roles are only read in them");
         }
-    }
-}
-
-fn mentions(k: &Kernel, e: IxId, var: IxVarId) -> bool {
-    match k.ix_expr(e) {
-        IxExpr::Const(_) | IxExpr::Sym(_) | IxExpr::Data(_) => false,
-        IxExpr::Var(v) => v == var,
-        IxExpr::Add(a, b)
-        | IxExpr::Sub(a, b)
-        | IxExpr::Mul(a, b)
-        | IxExpr::Div(a, b)
-        | IxExpr::Mod(a, b)
-        | IxExpr::Min(a, b)
-        | IxExpr::Max(a, b) => mentions(k, a, var) || mentions(k, b, var),
     }
 }
 

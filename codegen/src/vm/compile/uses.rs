@@ -1,4 +1,4 @@
-//! Which values an op reads and makes, in its bodies too.
+//! Which values an op reads and makes, in its bodies too; the compiler of the VM frees registers by it.
 
 use super::*;
 

@@ -326,8 +326,6 @@ impl<'p> Worker<'p> {
         self.env[tile] * r.tile < self.integer(r.first.place, r.first.dtype, at)
     }
 
-    // --- sums ---
-
     /// Hands a part of a sum over, or adds up all parts, in their order.
     fn combine(&mut self, node: &Node, acc: usize, inbox: usize, turns: usize) {
         let Some(agent) = self.agent else { return };
@@ -372,8 +370,6 @@ impl<'p> Worker<'p> {
         }
         self.tiles[acc] = Tile::F(mine);
     }
-
-    // --- engines ---
 
     fn job(&self, copy: &EngineCopy, rows: Vec<Row>, to: Vec<crate::vm::chip::Key>, bytes: i64, op: OpId) -> Job {
         Job { by: 0, tile: copy.tile, param: copy.param, dtype: copy.dtype, rows, to, bytes, op }
@@ -456,8 +452,6 @@ impl<'p> Worker<'p> {
         }
         rows
     }
-
-    // --- products ---
 
     fn product(&mut self, fr: &mut Lanes, node: &Node, g: &Gemm, hold: bool) {
         if !hold {

@@ -20,7 +20,7 @@ pub(super) enum Compiler {
     Bisheng(PathBuf, PathBuf),
 }
 
-/// What was looked for, for messages.
+/// `bisheng` in CANN's folders, else on PATH; and what was looked for, for messages.
 fn bisheng(folders: &[PathBuf]) -> (Option<PathBuf>, Vec<String>) {
     let named = folders.iter().flat_map(|f| ["compiler/ccec_compiler/bin", "bin"].map(|b| f.join(b).join("bisheng")));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What each op does to the abstract values.
+//! What each op does to the abstract values of the taint analysis.
 
 use super::*;
 

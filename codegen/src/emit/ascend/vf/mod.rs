@@ -16,6 +16,8 @@ pub use text::{
     widen_function, wrap,
 };
 
+pub(super) use crate::pass::access::gcd;
+
 use super::form::{Coef, Form, Local};
 use super::lower::{Lower, Res, Tile};
 use super::scalar;
@@ -628,14 +630,6 @@ fn negative(t: &Text) -> String {
 
 fn word(text: &str, name: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|w| w == name)
-}
-
-pub(super) fn gcd(a: i64, b: i64) -> i64 {
-    let (mut a, mut b) = (a.abs(), b.abs());
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 fn fresh(counts: &mut HashMap<String, usize>, wish: &str) -> String {

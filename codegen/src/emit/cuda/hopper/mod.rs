@@ -1,9 +1,9 @@
 //! Scheduled kernels as sm_90a text: roles, rings, clusters, copy engines and the matrix unit of warp groups.
 //!
 //! `frame` prints what stands around the programs, `role` their heads and the walk over tiles, `ring` the hand-over of
-//! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `combine` sums of several warp groups
-//! and blocks, `store` fragments to shared memory, `memory` where elements of tiles lie. Expressions, accesses and element loops are the rest of the emitter's; inside a role they speak
-//! of the role's threads.
+//! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `combine` sums of several warp
+//! groups and blocks, `store` fragments to shared memory, `memory` where elements of tiles lie. Expressions, accesses and
+//! element loops are the rest of the emitter's; inside a role they speak of the role's threads.
 
 mod combine;
 mod copy;
