@@ -248,10 +248,7 @@ fn written_roles_run_on_the_simulated_chip() {
     use kiln_codegen::abi::{Arg, Launch};
     use kiln_codegen::ir::{DType, Literal};
     let settings = Settings::from_env();
-    if let Err(e) = std::process::Command::new(&settings.cxx).arg("--version").output() {
-        let text = format!("no C++ compiler `{}` for the simulator: {e}", settings.cxx.display());
-        assert!(!settings.ci, "{text}");
-        println!("skipped: {text}");
+    if simulator("sim:sm_90a").is_none() {
         return;
     }
     let (batch, heads, dk, dv, page, pages, most) = (2, 3, 192, 128, 64, 6, 3);

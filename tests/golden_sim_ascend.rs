@@ -80,8 +80,8 @@ const REFUSED_910B: Refused = &[
 /// Names with reasons.
 type Refused = &'static [(&'static str, &'static str)];
 
-fn targets() -> [(&'static str, Target, Refused); 2] {
-    [("sim:ascend950", Target::Ascend950, REFUSED_950), ("sim:ascend910b", Target::Ascend910b, REFUSED_910B)]
+fn targets() -> [(&'static str, Target, Refused, usize); 2] {
+    [("sim:ascend950", Target::Ascend950, REFUSED_950, 135), ("sim:ascend910b", Target::Ascend910b, REFUSED_910B, 38)]
 }
 
 /// Runs `f` for each of `0..n` on all cores.
@@ -129,7 +129,7 @@ fn golden_cases_pass_or_are_refused_as_listed() {
     let registry = kiln_kernels::registry();
     let cases = all_cases(&registry);
     let mut wrong = vec![];
-    for (name, _, refused) in targets() {
+    for (name, _, refused, passing) in targets() {
         let Some(device) = simulator(name) else { return };
         let start = Instant::now();
         // What is wrong with each case, and whether that is a refusal.
@@ -168,6 +168,11 @@ fn golden_cases_pass_or_are_refused_as_listed() {
         }
         let ok = cases.len() - found.len();
         let gates = found.values().filter(|f| f.1).count();
+        // Declared cases and other sets have other numbers.
+        let usual = !std::env::var("SLOW").is_ok_and(|v| v == "1") && std::env::var_os("KILN_ORACLE").is_none();
+        if usual && ok != passing {
+            wrong.push(format!("{name}: {ok} cases pass, README.md and docs/CHANGELOG.md say {passing}"));
+        }
         println!("{name}: {ok} ok, {gates} refused of {} in {:.1} s", cases.len(), start.elapsed().as_secs_f64());
         for (entry, why) in refused {
             println!("{name}: refused: {entry}: {why}");
@@ -189,7 +194,7 @@ fn texts_of_every_operator_compile_without_warnings() {
         return;
     }
     let device = open_with("cpu", &settings).expect("it is everywhere");
-    for (_, target, _) in targets() {
+    for (_, target, _, _) in targets() {
         let mut done = BTreeSet::new();
         for case in &cases {
             let op = operator(&registry, &case.op);

@@ -83,6 +83,20 @@ pub(crate) fn count(op: &str, params: &Params, name: &str, default: Option<usize
     Err(refuse(op, format!("parameter `{name}` is {x}; expected a whole number of at least 1")))
 }
 
+/// A number that may be 0; `default` if it is left out.
+pub(crate) fn natural(op: &str, params: &Params, name: &str, default: usize) -> Result<usize, OpError> {
+    let x = number(op, params, name, Some(default as f64))?;
+    if x >= 0.0 && x.fract() == 0.0 && x <= i32::MAX as f64 {
+        return Ok(x as usize);
+    }
+    Err(refuse(op, format!("parameter `{name}` is {x}; expected a whole number of at least 0")))
+}
+
+/// Integers of a host tensor, if it is there.
+pub(crate) fn integers(problem: &HostProblem, name: &str) -> Option<Vec<i64>> {
+    problem.tensors.get(name).map(|t| t.to_f64().iter().map(|&x| x as i64).collect())
+}
+
 /// Rows and columns of a block, `[rows, columns]`, each at least 1; `default` if it is left out.
 pub(crate) fn pair(op: &str, params: &Params, name: &str, default: [usize; 2]) -> Result<[usize; 2], OpError> {
     let given = match params.get(name) {

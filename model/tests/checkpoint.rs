@@ -170,6 +170,9 @@ fn quantised_weights_decode_to_the_numbers_they_stand_for() {
         ("c.weight".to_string(), packed),
         ("c.scale".to_string(), groups),
         ("d.weight".to_string(), HostTensor::zeros(DType::E4m3, &[2, 2])),
+        // A table: a scale for 32 columns of each row.
+        ("e.weight".to_string(), HostTensor::from_f64(DType::E4m3, &[3, 40], &[1.0; 120])),
+        ("e.scale".to_string(), HostTensor::from_f64(DType::E8m0, &[3, 2], &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0])),
     ];
     std::fs::write(dir.path().join("model.safetensors"), safetensors::write(&tensors)).expect("writes");
     let file = Checkpoint::open(dir.path(), [2, 4]).expect("opens");
@@ -183,6 +186,9 @@ fn quantised_weights_decode_to_the_numbers_they_stand_for() {
     assert_eq!(values[..6], [1.0, 0.0, -1.0, 0.0, 1.0, 1.0]);
     assert_eq!(values[34..36], [-0.25, -0.0]);
     assert_eq!(values[62..], [-0.25, -3.0]);
+    let (shape, values) = file.decoded("e.weight").expect("decodes");
+    let row = |r: usize| (0..40).map(move |c| [1.0f32, 2.0, 4.0, 8.0, 16.0, 32.0][r * 2 + c / 32]);
+    assert_eq!((shape, values), (vec![3, 40], (0..3).flat_map(row).collect()));
     let said = file.decoded("d.weight").expect_err("no scales").to_string();
     assert!(said.contains("without scales") && said.contains("model.safetensors"), "{said}");
 }

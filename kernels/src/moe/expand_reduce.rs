@@ -15,7 +15,6 @@
 //! *Schedule*: a block a token, its row in registers; expand has further blocks that clear padding.
 //! *Source*: the published interface of TileKernels.
 
-use super::gate::integers;
 use crate::numeric::round::{e4m3_code, e4m3_tensor, f32_tensor};
 use crate::problem as p;
 use dsl::prelude::*;
@@ -323,7 +322,7 @@ impl OpSpec for MoeExpandReduce {
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
-        let slots = integers(problem, "token_topk_to_pos").unwrap_or_default();
+        let slots = p::integers(problem, "token_topk_to_pos").unwrap_or_default();
         let mut outputs: BTreeMap<String, HostTensor> = BTreeMap::new();
         if let Some(e) = &s.expand {
             let rows = |name: &str, h: usize| -> Result<Vec<f64>, OpError> {

@@ -14,7 +14,6 @@
 //! places its slots, by counts of windows of slots and by comparing slots inside a window.
 //! *Source*: the published interface of TileKernels.
 
-use super::gate::integers;
 use crate::numeric::round::i32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
@@ -324,7 +323,7 @@ impl OpSpec for MoeFusedMapping {
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
-        let ids = integers(problem, "topk_idx").unwrap_or_default();
+        let ids = p::integers(problem, "topk_idx").unwrap_or_default();
         let m = reference(&ids, s.k, s.experts, s.alignment, s.positions);
         let positions = POSITIONS.iter().zip(&m.positions).map(|(n, x)| (n.to_string(), i32_tensor(&[s.positions], x)));
         let ranges = RANGES.iter().zip(&m.ranges).map(|(n, x)| (n.to_string(), i32_tensor(&[s.experts], x)));

@@ -21,8 +21,9 @@
 //! The chosen ids then go through shared memory to one thread a slot.
 //! *Source*: DeepSeek-V3 Technical Report, 2024, section 2.1.2.
 
+use super::local_id::{local, local_id};
 use super::rank::{best_columns, group_scores, live_key, rows_at_once, warps_for};
-use crate::numeric::round::f32_tensor;
+use crate::numeric::round::{f32_tensor, i64_tensor};
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::{Arg, Plan};
@@ -110,17 +111,6 @@ fn score(z: V<F32>, scoring: Scoring, softmax: Option<(V<F32>, V<F32>)>) -> V<F3
         (Scoring::Softmax, Some((top, sum))) => exp_precise(z - top) / sum,
         (Scoring::Sigmoid | Scoring::Softmax, _) => 1.0 / (1.0 + exp_precise(-z)),
     }
-}
-
-/// The local id of an expert on this rank, or -1: see `moe_misc`.
-#[kernel_fn]
-pub(super) fn local_id(id: V<I32>, per_rank: V<I32>, tp_rank: V<I32>, tp_ranks: V<I32>) -> V<I32> {
-    let span = per_rank * tp_ranks;
-    let mine = id >= 0 && (id / per_rank) % tp_ranks == tp_rank;
-    let v = id - tp_rank * per_rank;
-    // The quotient of a negative number would be rounded up, but those are not kept.
-    let v = v - (v / span) * (span - per_rank);
-    select(mine && v >= 0, v, -1)
 }
 
 /// The gate of the rows of a block; `sizes` are experts, experts of a token, and slots with those shared.
@@ -359,17 +349,6 @@ pub fn reference(
     (largest(&keys, k), s)
 }
 
-/// The local id of an expert, by the formula.
-pub(super) fn local(id: i64, per_rank: i64, tp_rank: i64, tp_ranks: i64) -> i64 {
-    let span = per_rank * tp_ranks;
-    if id < 0 || id.div_euclid(per_rank).rem_euclid(tp_ranks) != tp_rank {
-        return -1;
-    }
-    let v = id - tp_rank * per_rank;
-    let v = v - v.div_euclid(span) * (span - per_rank);
-    if v < 0 { -1 } else { v }
-}
-
 /// The operator.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeGate;
@@ -394,19 +373,10 @@ struct Shape {
     hash: bool,
 }
 
-/// A number that may be 0; `default` if it is left out.
-pub(super) fn natural(op: &str, params: &Params, name: &str, default: usize) -> Result<usize, OpError> {
-    let x = p::number(op, params, name, Some(default as f64))?;
-    if x >= 0.0 && x.fract() == 0.0 && x <= i32::MAX as f64 {
-        return Ok(x as usize);
-    }
-    Err(p::refuse(op, format!("parameter `{name}` is {x}; expected a whole number of at least 0")))
-}
-
 fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     let logits = p::input(OP, specs, "logits", &[Data::F32], 2)?;
     let [tokens, experts] = [logits.shape[0], logits.shape[1]];
-    let number = |name: &str, default| natural(OP, params, name, default);
+    let number = |name: &str, default| p::natural(OP, params, name, default);
     let bias = p::input(OP, specs, "bias", &[Data::F32], 1)?;
     p::shaped(OP, bias, &[experts], "one entry an expert")?;
     let k = p::count(OP, params, "num_topk", None)?;
@@ -492,21 +462,6 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     })
 }
 
-/// Integers as an i64 tensor.
-pub(super) fn i64_tensor(shape: &[usize], values: &[i64]) -> HostTensor {
-    HostTensor { dtype: Data::I64, shape: shape.to_vec(), data: values.iter().flat_map(|x| x.to_le_bytes()).collect() }
-}
-
-/// Integers of a host tensor, if it is there.
-pub(super) fn integers(problem: &HostProblem, name: &str) -> Option<Vec<i64>> {
-    problem.tensors.get(name).map(|t| t.to_f64().iter().map(|&x| x as i64).collect())
-}
-
-/// An i32 argument.
-pub(super) fn int(x: i64) -> Arg {
-    Arg::Scalar(Literal { dtype: Data::I32, bits: u64::from(x as u32) })
-}
-
 impl OpSpec for MoeGate {
     fn info(&self) -> OpInfo {
         OpInfo {
@@ -553,13 +508,13 @@ impl OpSpec for MoeGate {
         if s.copies {
             args.push(Arg::Scalar(Literal { dtype: Data::I64, bits: s.ep_rank as u64 }));
         }
-        args.extend([s.per_rank, s.tp_rank, s.tp_ranks].map(int));
+        args.extend([s.per_rank, s.tp_rank, s.tp_ranks].map(|x| Arg::Scalar(Literal::i32(x as i32))));
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
         let (z, bias) = (p::numbers(OP, problem, "logits")?, p::numbers(OP, problem, "bias")?);
-        let given = |name: &str| integers(problem, name);
+        let given = |name: &str| p::integers(problem, name);
         let (mask, fixed_rows, fixed) = (given("mask"), given("fix_routing_mask"), given("fixed_topk_idx"));
         let (tokens, table) = (given("token_ids"), given("token_to_experts"));
         let (map, copies) = (given("to_physical_map"), given("logical_count"));

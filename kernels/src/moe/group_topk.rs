@@ -8,8 +8,9 @@
 //! *Schedule*: as `moe_gate`, of which this is one step; sums pass through shared memory once.
 //! *Source*: DeepSeek-V3 Technical Report, 2024, section 2.1.2; the published interface of TileKernels.
 
-use super::gate::{i64_tensor, largest, two_largest};
+use super::gate::{largest, two_largest};
 use super::rank::{best_columns, group_scores, live_key, rows_at_once, warps_for};
+use crate::numeric::round::i64_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;

@@ -11,7 +11,6 @@
 //! *Source*: the published interface of DeepEP.
 
 use super::fused_mapping::{field, spread_steps};
-use super::gate::integers;
 use super::misc::add_up;
 use crate::numeric::round::i32_tensor;
 use crate::problem as p;
@@ -224,7 +223,7 @@ impl OpSpec for EpDispatchLayout {
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
-        let ids = integers(problem, "topk_idx").unwrap_or_default();
+        let ids = p::integers(problem, "topk_idx").unwrap_or_default();
         let (inside, counts) = reference(&ids, s.k, s.experts, s.ranks, s.node, s.nodes);
         let data = inside.iter().map(|&b| u8::from(b)).collect();
         let inside = HostTensor { dtype: Data::Bool, shape: vec![s.tokens, s.ranks], data };

@@ -14,8 +14,8 @@
 //! *Source*: the published interface of TileKernels.
 
 use super::fused_mapping::{field, spread_steps};
-use super::gate::{i64_tensor, int, integers, local, local_id, natural};
-use crate::numeric::round::{f32_tensor, i32_tensor};
+use super::local_id::{local, local_id};
+use crate::numeric::round::{f32_tensor, i32_tensor, i64_tensor};
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::{Arg, Launch, Plan};
@@ -213,7 +213,7 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
     let n = p::count(OP, params, "n", Some(experts))?;
     let (ep_ranks, tp_ranks) =
         (p::count(OP, params, "num_ep_ranks", Some(1))?, p::count(OP, params, "num_tp_ranks", Some(1))?);
-    let tp_rank = natural(OP, params, "tp_rank", 0)?;
+    let tp_rank = p::natural(OP, params, "tp_rank", 0)?;
     if tp_rank >= tp_ranks || n / ep_ranks == 0 || experts > 8192 {
         return Err(p::refuse(
             OP,
@@ -291,7 +291,7 @@ impl OpSpec for MoeMisc {
             launch(kernel, config, vec![parts, count, aux, Arg::Scalar(Literal::f32(s.share() as f32))]);
             let kernel = mask_indices_by_tp::kernel();
             let config = p::choose(configs, &kernel, &[("n", t * k)]);
-            let ranks = [s.per_rank, s.tp_rank, s.tp_ranks].map(int);
+            let ranks = [s.per_rank, s.tp_rank, s.tp_ranks].map(|x| Arg::Scalar(Literal::i32(x as i32)));
             launch(kernel, config, [flat("topk_idx")?, flat("masked_idx")?].into_iter().chain(ranks).collect());
         }
         if let Some([t, k]) = s.groups {
@@ -313,7 +313,7 @@ impl OpSpec for MoeMisc {
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
         let mut outputs: BTreeMap<String, HostTensor> = BTreeMap::new();
-        if let (Some(shape), Some(ids)) = (s.ids, integers(problem, "topk_idx")) {
+        if let (Some(shape), Some(ids)) = (s.ids, p::integers(problem, "topk_idx")) {
             let count = |e: usize| ids.iter().filter(|&&id| id == e as i64).count();
             let counts: Vec<i32> = (0..s.experts).map(|e| count(e) as i32).collect();
             let aux: Vec<f64> = counts.iter().map(|&c| f64::from(c) * s.share()).collect();
@@ -322,7 +322,7 @@ impl OpSpec for MoeMisc {
             outputs.insert("aux_fi".into(), f32_tensor(&[s.experts], &aux));
             outputs.insert("masked_idx".into(), i64_tensor(&shape, &own));
         }
-        if let (Some(shape), Some(groups)) = (s.groups, integers(problem, "group_idx")) {
+        if let (Some(shape), Some(groups)) = (s.groups, p::integers(problem, "group_idx")) {
             let rows: Vec<i64> = groups.chunks(shape[1]).flat_map(unique).collect();
             outputs.insert("unique_group_idx".into(), i64_tensor(&shape, &rows));
         }

@@ -6,6 +6,7 @@ pub mod fused_mapping;
 pub mod gate;
 pub mod group_topk;
 pub mod layout;
+mod local_id;
 pub mod misc;
 mod rank;
 pub mod topk;

@@ -8,8 +8,9 @@
 //! *Schedule*: as `moe_gate`. For long rows and large `k` there is `topk_select`.
 //! *Source*: the published interface of TileKernels.
 
-use super::gate::{i64_tensor, largest};
+use super::gate::largest;
 use super::rank::{best_columns, live_key, rows_at_once, warps_for};
+use crate::numeric::round::i64_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;

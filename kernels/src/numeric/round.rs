@@ -131,6 +131,11 @@ pub fn i32_tensor(shape: &[usize], values: &[i32]) -> HostTensor {
     HostTensor { dtype: DType::I32, shape: shape.to_vec(), data }
 }
 
+/// Integers as an i64 tensor.
+pub fn i64_tensor(shape: &[usize], values: &[i64]) -> HostTensor {
+    HostTensor { dtype: DType::I64, shape: shape.to_vec(), data: values.iter().flat_map(|x| x.to_le_bytes()).collect() }
+}
+
 /// A tensor of bytes.
 pub fn u8_tensor(shape: &[usize], data: Vec<u8>) -> HostTensor {
     HostTensor { dtype: DType::U8, shape: shape.to_vec(), data }
