@@ -15,6 +15,7 @@ pub mod generate;
 pub mod inspect;
 pub mod layer;
 pub mod operators;
+pub mod text;
 pub mod tiny;
 pub mod verify;
 pub mod weights;
