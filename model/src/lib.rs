@@ -6,6 +6,7 @@
 //! kernels, devices, the command line, an engine that serves.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod checkpoint;
 pub mod config;
 pub mod draft;

@@ -1,10 +1,15 @@
 //! Random tiny checkpoints of every family: small enough to run anywhere, with every kind of layer.
 //!
-//! Pure: a configuration and tensors from a seed; whoever asked writes them. Weights are drawn so that activations keep their
+//! Pure: a configuration, tensors from a seed and a tokenizer; whoever asked writes them. Weights are drawn so that activations keep their
 //! size from layer to layer. Not here: expected numbers, which come from elsewhere or they would prove nothing.
 
+pub mod tokenizer;
+
 use crate::checkpoint::names::{Storage, expected};
-use crate::config::{self, Config, ConfigError};
+use crate::checkpoint::safetensors;
+use crate::config::{self, Config};
+use crate::error::Result;
+use crate::text::compress;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use serde_json::{Value, json};
@@ -13,10 +18,27 @@ use std::path::Path;
 /// The families.
 pub const ARCHITECTURES: [&str; 4] = ["v3", "v32", "v4", "v41"];
 
+/// The files of a tiny checkpoint, by name; `None` for an unknown family.
+///
+/// # Errors
+/// None for the families above.
+pub fn files(arch: &str, seed: u64) -> Result<Option<Vec<(&'static str, Vec<u8>)>>> {
+    let Some(config) = configuration(arch)? else { return Ok(None) };
+    // The configuration last: a folder with one is a checkpoint.
+    Ok(Some(vec![
+        ("model.safetensors", safetensors::write(&tensors(&config, seed)?)),
+        (crate::text::tokenizer::FILE, format!("{:#}\n", tokenizer::tokenizer()).into_bytes()),
+        ("config.json", format!("{config:#}\n").into_bytes()),
+    ]))
+}
+
 /// `config.json` of a tiny model; `None` for an unknown family.
-pub fn configuration(arch: &str) -> Option<Value> {
+///
+/// # Errors
+/// None: V4.1 asks the tokenizer above for its classes.
+pub fn configuration(arch: &str) -> Result<Option<Value>> {
     let mut shared = json!({
-        "vocab_size": 256, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4,
+        "vocab_size": tokenizer::VOCAB_SIZE, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4,
         "q_lora_rank": 32, "qk_rope_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 1,
         "num_experts_per_tok": 2, "norm_topk_prob": true, "topk_method": "noaux_tc", "hidden_act": "silu",
         "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 10000.0, "bos_token_id": 0,
@@ -59,6 +81,7 @@ pub fn configuration(arch: &str) -> Option<Value> {
                 "num_nextn_predict_layers": 1}));
         }
         "v41" => {
+            let classes = compress::count(&tokenizer::parsed()?)?;
             add(&streams);
             add(&index);
             add(&json!({"num_hidden_layers": 6, "compress_ratios": [0, 0, 2, 1, 1, 1, 0, 0, 0],
@@ -66,23 +89,23 @@ pub fn configuration(arch: &str) -> Option<Value> {
                 "candidate_source_layer_id": 3, "candidate_topk_blocks": 4, "candidate_block_size": 4,
                 "engram_layer_ids": [1], "engram_num_embeddings": [304], "engram_max_ngram_size": 4,
                 "engram_vocab_size": 40, "engram_n_heads": 2, "engram_head_dim": 32, "engram_pad_token_id": 2,
-                "engram_compressed_vocab_size": 150}));
+                "engram_compressed_vocab_size": classes}));
             add(&json!({"dspark_block_size": 5, "dspark_noise_token_id": 250, "dspark_target_layer_ids": [3, 4, 5],
                 "dspark_markov_rank": 16, "dspark_n_routed_experts": 4, "dspark_num_experts_per_tok": 1}));
             let text = shared;
-            return Some(json!({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForCausalLM"],
-                "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": 255, "text_config": text}));
+            return Ok(Some(json!({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForCausalLM"],
+                "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": tokenizer::IMAGE, "text_config": text})));
         }
-        _ => return None,
+        _ => return Ok(None),
     }
-    Some(shared)
+    Ok(Some(shared))
 }
 
 /// Tensors of a configuration from a seed, in the order of `names::expected`.
 ///
 /// # Errors
 /// None for the configurations above; a mistake in them would show here.
-pub fn tensors(json: &Value, seed: u64) -> Result<Vec<(String, HostTensor)>, ConfigError> {
+pub fn tensors(json: &Value, seed: u64) -> Result<Vec<(String, HostTensor)>> {
     let c = config::parse(Path::new("config.json"), json)?;
     let mut noise = Noise(seed);
     Ok(expected(&c).iter().filter(|t| !t.optional).map(|t| (t.name.clone(), draw(&c, t, &mut noise))).collect())

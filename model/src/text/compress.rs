@@ -31,6 +31,14 @@ pub fn tables(tokenizer: &Tokenizer, e: &Engram) -> Result<Tables> {
     Ok(Tables { token_map, multipliers: e.layer_ids.iter().map(of_layer).collect() })
 }
 
+/// Number of classes.
+///
+/// # Errors
+/// The normalizer's.
+pub fn count(tokenizer: &Tokenizer) -> Result<usize> {
+    Ok(classes(tokenizer)?.into_iter().max().map_or(0, |m| m as usize + 1))
+}
+
 /// Class of every id.
 fn classes(tokenizer: &Tokenizer) -> Result<Vec<i32>> {
     let mut numbers: HashMap<String, i32> = HashMap::new();

@@ -182,7 +182,8 @@ impl Tokenizer {
     /// Text of some ids, special tokens as they are spelled.
     pub fn decode(&self, ids: &[usize]) -> String {
         let mut stream = TextStream::default();
-        let mut text: String = ids.iter().map(|id| stream.push(self.token(*id).map_or(&[][..], |t| &t.bytes))).collect();
+        let mut text: String =
+            ids.iter().map(|id| stream.push(self.token(*id).map_or(&[][..], |t| &t.bytes))).collect();
         text.push_str(&stream.finish());
         text
     }

@@ -12,6 +12,7 @@ mod v4;
 mod v41;
 
 pub use parse::{Call, Kind, Parsed, Parser};
+pub(crate) use request::stops;
 pub use request::{Assistant, Conversation, Effort, Format, Message, Tool, ToolCall, ToolChoice};
 pub use v4::V4;
 pub use v41::V41;

@@ -78,6 +78,20 @@ fn rule(parts: &[(&str, bool)], next: Stage, takes_newlines: bool) -> Rule {
     Rule { marker, next, takes_newlines }
 }
 
+impl Rule {
+    /// Newlines at the end of the text before the marker that belong to it. One that ends a marker begun in vain does not,
+    /// as in the vendor's reader.
+    fn newlines(&self, before: &[(char, Kind)]) -> usize {
+        if !self.takes_newlines {
+            return 0;
+        }
+        let count = before.iter().rev().take_while(|u| u.0 == '\n').count();
+        let rest = &before[..before.len() - count];
+        let begun = (1..self.marker.len()).any(|n| n <= rest.len() && full(&self.marker[..n], &rest[rest.len() - n..]));
+        count.saturating_sub(usize::from(begun))
+    }
+}
+
 /// A reader of one turn.
 #[derive(Clone, Debug)]
 pub struct Parser {
@@ -117,16 +131,15 @@ impl Parser {
         loop {
             self.drop_newlines();
             let rules = self.rules();
-            let found = (0..self.held.len()).find_map(|at| {
-                rules.iter().find(|r| full(&r.marker, &self.held[at..])).map(|r| (at, r))
-            });
+            let found = (0..self.held.len())
+                .find_map(|at| rules.iter().find(|r| full(&r.marker, &self.held[at..])).map(|r| (at, r)));
             let Some((at, rule)) = found else {
                 let keep = self.keep_from(&rules);
                 let decided: Vec<_> = self.held.drain(..keep).collect();
                 self.take(&decided);
                 return;
             };
-            let newlines = if rule.takes_newlines { newlines(&self.held[..at]) } else { 0 };
+            let newlines = rule.newlines(&self.held[..at]);
             let decided: Vec<_> = self.held.drain(..at + rule.marker.len()).collect();
             self.take(&decided[..at - newlines]);
             self.pass(rule.next);
@@ -180,7 +193,7 @@ impl Parser {
         // The empty rest at the end may begin any marker.
         let from = |r: &Rule| {
             let at = (0..=held.len()).find(|&at| begun(at, r)).unwrap_or(held.len());
-            at - if r.takes_newlines { newlines(&held[..at]) } else { 0 }
+            at - r.newlines(&held[..at])
         };
         rules.iter().map(from).min().unwrap_or(held.len())
     }
@@ -254,11 +267,6 @@ fn full(marker: &[(char, bool)], units: &[(char, Kind)]) -> bool {
     units.len() >= marker.len() && units.iter().zip(marker).all(|(u, m)| fits(*u, *m))
 }
 
-/// Newlines at the end.
-fn newlines(units: &[(char, Kind)]) -> usize {
-    units.iter().rev().take_while(|u| u.0 == '\n').count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,7 +309,8 @@ mod tests {
 
     #[test]
     fn calls_that_end_early_keep_what_there_is() {
-        let text = "\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">x\"";
+        let text =
+            "\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">x\"";
         let p = parsed(false, &[(text, Kind::Text)]);
         assert_eq!(p.calls, [Call { name: "f".into(), arguments: "{\"a\": \"x\\\"".into() }]);
         assert_eq!(p.content, "");

@@ -368,7 +368,12 @@ fn image(block: &At<'_>, form: &str) -> Result<()> {
     let url = at.text()?;
     if form == "image_url" && url.starts_with("http") {
         if url.len() > MOST_OF_URL {
-            return refuse(&at.place, "a shorter address", format!("{} bytes", url.len()), "put the image into the url");
+            return refuse(
+                &at.place,
+                "a shorter address",
+                format!("{} bytes", url.len()),
+                "put the image into the url",
+            );
         }
         return Ok(());
     }

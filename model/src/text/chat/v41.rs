@@ -29,7 +29,7 @@ impl ChatEncoding for V41 {
         let messages = turns(c);
         let mut p = Prompt::default();
         p.special(token::BOS);
-        if c.thinking {
+        if c.thinking && !messages.is_empty() {
             let effort = match c.effort {
                 Effort::Low => 50,
                 Effort::High => 75,
