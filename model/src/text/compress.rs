@@ -40,7 +40,10 @@ pub fn count(tokenizer: &Tokenizer) -> Result<usize> {
 }
 
 /// Class of every id.
-fn classes(tokenizer: &Tokenizer) -> Result<Vec<i32>> {
+///
+/// # Errors
+/// The normalizer's.
+pub fn classes(tokenizer: &Tokenizer) -> Result<Vec<i32>> {
     let mut numbers: HashMap<String, i32> = HashMap::new();
     let mut map = vec![];
     for id in 0..tokenizer.vocab_size() {
