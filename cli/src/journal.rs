@@ -28,6 +28,10 @@ impl Journal {
         let fail = |e: std::io::Error| {
             Failure::environment(path.display(), "a file to write to", e, "choose another path or fix its permissions")
         };
+        if path.exists() && !path.is_file() {
+            let next = "name a file, or leave the option out and read the rows from stdout";
+            return Err(Failure::usage(path.display(), "a file, which a run can go on from", "something else", next));
+        }
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(fail)?;
         match file.try_lock() {

@@ -191,6 +191,12 @@ fn cell(v: &Value) -> String {
     }
 }
 
+/// A text as one line in which nothing moves the cursor: control characters are written as escapes.
+pub fn escaped(text: &str) -> String {
+    let part = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(part).collect()
+}
+
 /// The first line of a text; with the next one if it only announces that.
 fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim);
@@ -243,6 +249,11 @@ mod tests {
         ]));
         let text = layout(&["op", "ms", "n", "reason"], &rows);
         assert_eq!(text, "op           ms     n\nrmsnorm   1.500     7\nhadamard   12.2  1234\n");
+    }
+
+    #[test]
+    fn texts_of_models_do_not_reach_the_terminal_raw() {
+        assert_eq!(escaped("a\u{1b}[2J\n字"), "a\\u{1b}[2J\\n字");
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
 
     fn tokenizer(&self) -> Result<&'a Tokenizer> {
         let file = self.config.file.with_file_name(crate::text::tokenizer::FILE);
-        let next = "put the checkpoint's tokenizer.json there, or give `ids`";
+        let next = "put the checkpoint's tokenizer.json there, or give `ids` (--ids)";
         self.tokenizer.map_or_else(|| refuse(file, "a tokenizer, since the request has text", "no such file", next), Ok)
     }
 

@@ -307,8 +307,7 @@ impl Model {
     /// As there; tables that do not fit.
     pub fn load_with(dir: &Path, device: &Device, tables: &Tables, rounded: bool) -> Result<Self> {
         let config = config::read(dir)?;
-        let block = config.quantization.map_or([128, 128], |q| q.weight_block_size);
-        let checkpoint = Checkpoint::open(dir, block)?;
+        let checkpoint = Checkpoint::open(dir, config.weight_block())?;
         let faults = names::audit(&config, &checkpoint);
         if !faults.is_empty() {
             return Err(Error::Tensors(faults));

@@ -15,6 +15,16 @@ use kiln_codegen::ir::DType;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Family and seed of the bundled checkpoint.
+pub const BUNDLED: (&str, u64) = ("v4", 1);
+
+/// The files of the bundled checkpoint, as [`files`] makes them: a model to try things with that every program has.
+pub const BUNDLED_FILES: [(&str, &[u8]); 3] = [
+    ("model.safetensors", include_bytes!("../assets/tiny-v4/model.safetensors")),
+    (crate::text::tokenizer::FILE, include_bytes!("../assets/tiny-v4/tokenizer.json")),
+    ("config.json", include_bytes!("../assets/tiny-v4/config.json")),
+];
+
 /// The families.
 pub const ARCHITECTURES: [&str; 4] = ["v3", "v32", "v4", "v41"];
 
@@ -143,5 +153,42 @@ impl Noise {
             sum += (self.0 >> 11) as f64 / (1u64 << 53) as f64;
         }
         sum * 3.0f64.sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Family, OVERLAPPING};
+
+    /// The repository holds what the generator makes. `BLESS=1` writes it again.
+    #[test]
+    fn the_bundled_checkpoint_is_the_generated_one() {
+        let made = files(BUNDLED.0, BUNDLED.1).expect("a family").expect("a family");
+        if std::env::var("BLESS").is_ok_and(|v| v == "1") {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny-v4");
+            made.iter().for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes).expect("writes"));
+        } else {
+            for ((name, made), (bundled, bytes)) in made.iter().zip(BUNDLED_FILES) {
+                assert_eq!((*name, made.len()), (bundled, bytes.len()));
+                assert!(made == bytes, "{name}: run this test with BLESS=1");
+            }
+        }
+        let all: usize = made.iter().map(|(_, bytes)| bytes.len()).sum();
+        assert!(all < 3 << 20, "{all} bytes");
+    }
+
+    /// Kinds of layers the bundled model has to have.
+    #[test]
+    fn the_bundled_checkpoint_has_every_kind_of_layer() {
+        let json = configuration(BUNDLED.0).expect("a family").expect("a family");
+        let c = config::parse(Path::new("config.json"), &json).expect("right");
+        let Family::V4(f) = &c.family else { panic!("V4") };
+        let layers = &f.attention.compress_ratios[..c.num_hidden_layers];
+        let grouped = |r: &usize| *r > 0 && *r != OVERLAPPING;
+        assert!(layers.contains(&0) && layers.contains(&OVERLAPPING) && layers.iter().any(grouped), "{layers:?}");
+        assert!((1..c.num_hidden_layers).contains(&f.num_hash_layers), "layers routed by token and by score");
+        assert_eq!(c.num_nextn_predict_layers, 1, "a prediction block");
+        assert!(c.rope.rope_scaling.is_some() && f.attention.hyper.hc_mult == 4);
     }
 }

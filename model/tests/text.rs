@@ -189,13 +189,7 @@ fn text_comes_in_whole_characters_and_ends_before_a_stop_text() {
 }
 
 fn reader<'a>(t: &'a Tiny) -> Reader<'a> {
-    Reader {
-        config: &t.model.config,
-        tokenizer: Some(&t.tokenizer),
-        max_tokens: 3,
-        sampling: DRAWN,
-        stop: &[],
-    }
+    Reader { config: &t.model.config, tokenizer: Some(&t.tokenizer), max_tokens: 3, sampling: DRAWN, stop: &[] }
 }
 
 /// Requests know nothing of each other: sequences run alone, on kernels whose rows do not know each other either.
@@ -271,7 +265,8 @@ fn v41_finds_its_classes_in_the_tokenizer() {
     let classes = config::read(dir.path()).expect("reads");
     let config::Family::V41(f) = &classes.family else { panic!("V4.1") };
     let n = f.engram.compressed_vocab_size;
-    let wrong = config.replace(&format!("\"engram_compressed_vocab_size\": {n}"), "\"engram_compressed_vocab_size\": 7");
+    let wrong =
+        config.replace(&format!("\"engram_compressed_vocab_size\": {n}"), "\"engram_compressed_vocab_size\": 7");
     std::fs::write(&file, wrong).expect("writes");
     let said = Model::load_with_tokenizer(dir.path(), &device).expect_err("another number").to_string();
     assert!(said.contains("tokenizer.json") && said.contains(&format!("got {n}")), "{said}");

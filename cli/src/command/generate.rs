@@ -6,7 +6,7 @@
 use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::journal::Journal;
-use crate::output::{Output, json_line, number};
+use crate::output::{Output, escaped, json_line, number};
 use kiln_model::batch::{self, Job, Reader};
 use kiln_model::forward::Model;
 use kiln_model::generate::Sampling;
@@ -103,8 +103,16 @@ pub fn run(args: &Args, out: Output) -> Result<(), Failure> {
     };
     let job = reader.job(request.as_object().unwrap_or(&Map::new()), json!(0))?;
     let mut table = out.table("generate", &["id", "ids", "text", "finish", "usage"]);
-    table.row(batch::run(&model, tokenizer.as_ref(), &job)?.0)?;
+    table.row(shown(batch::run(&model, tokenizer.as_ref(), &job)?.0, out))?;
     table.finish()
+}
+
+/// A row as this output has it: for people, text in one line.
+fn shown(mut row: Value, out: Output) -> Value {
+    if let (false, Some(Value::String(text))) = (out.json, row.get_mut("text")) {
+        *text = escaped(text);
+    }
+    row
 }
 
 /// A file of requests.
@@ -188,7 +196,7 @@ fn file(
         };
         match (&mut journal, row) {
             (Some(journal), Value::Object(row)) => journal.add(&json_line("generate", &row))?,
-            (_, row) => table.row(row)?,
+            (_, row) => table.row(shown(row, out))?,
         }
         made += 1;
         tokens += new;
