@@ -16,6 +16,7 @@ pub mod generate;
 pub mod inspect;
 pub mod layer;
 pub mod operators;
+pub mod speculate;
 pub mod text;
 pub mod tiny;
 pub mod verify;

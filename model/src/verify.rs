@@ -11,6 +11,7 @@ use crate::config::Family;
 use crate::error::{Error, Result};
 use crate::forward::{Model, Output, State};
 use crate::layer::engram::{Tables, bucket_sizes};
+use crate::speculate::accept_greedy;
 use kiln_runtime::Device;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -252,7 +253,7 @@ fn drafting(
         let whole = [&[token], &draft.ids[..]].concat();
         // A copy: what the model has seen of drafts it rejects must leave no trace.
         let target = model.ops.argmax(&model.step(&whole, &mut state.clone())?.logits)?;
-        let accepted = draft.ids.iter().zip(&target).take_while(|(a, b)| a == b).count();
+        let accepted = accept_greedy(&target, &draft.ids);
         wrong += differing(&draft.ids, &cycle.draft) + differing(&target, &cycle.target);
         wrong += usize::from(token != cycle.anchor) + usize::from(accepted != cycle.accepted);
         ids += draft.ids.len() + target.len() + 2;
