@@ -284,3 +284,19 @@ fn chat_prompts_of_the_tiny_model_are_ids() {
     assert_eq!(ids[0], 0);
     assert_eq!(t.decode(&ids), "<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜></think>");
 }
+
+/// Threads that share a model share its stream and the workspaces of its plans, and must not see each other's numbers.
+#[test]
+fn a_model_serves_several_threads() {
+    let t = tiny();
+    let run = |seed: u64| {
+        let r = request("Tiles cover roofs", 6, Sampling { seed, ..DRAWN });
+        generate(&t.model, None, &r, &mut |_, _| ()).expect("generates").ids
+    };
+    let alone: Vec<Vec<usize>> = (0..4).map(run).collect();
+    let together: Vec<Vec<usize>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..4).map(|seed| s.spawn(move || run(seed))).collect();
+        threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+    });
+    assert_eq!(alone, together);
+}
