@@ -37,8 +37,11 @@ pub struct Job {
     /// What to generate.
     pub request: Request,
     /// Of a chat request.
-    pub conversation: Option<(&'static dyn ChatEncoding, Conversation)>,
+    pub conversation: Option<Chat>,
 }
+
+/// A conversation and the format it is written in.
+pub type Chat = (&'static dyn ChatEncoding, Conversation);
 
 /// Fields of a line that is no chat request.
 const FIELDS: [&str; 10] =
@@ -146,7 +149,7 @@ impl<'a> Reader<'a> {
         self.tokenizer.map_or_else(|| refuse(file, "a tokenizer, since the request has text", "no such file", next), Ok)
     }
 
-    fn chat(&self, line: &Value) -> Result<(Vec<usize>, (&'static dyn ChatEncoding, Conversation))> {
+    fn chat(&self, line: &Value) -> Result<(Vec<usize>, Chat)> {
         let Some(encoding) = chat::encoding_of(self.config) else {
             let got = self.config.architecture();
             return refuse("messages", "a model with a chat format here: v4, v41", got, "give a `prompt` or `ids`");

@@ -28,11 +28,14 @@ pub const BUNDLED_FILES: [(&str, &[u8]); 3] = [
 /// The families.
 pub const ARCHITECTURES: [&str; 4] = ["v3", "v32", "v4", "v41"];
 
-/// The files of a tiny checkpoint, by name; `None` for an unknown family.
+/// A file by its name.
+pub type File = (&'static str, Vec<u8>);
+
+/// The files of a tiny checkpoint; `None` for an unknown family.
 ///
 /// # Errors
 /// None for the families above.
-pub fn files(arch: &str, seed: u64) -> Result<Option<Vec<(&'static str, Vec<u8>)>>> {
+pub fn files(arch: &str, seed: u64) -> Result<Option<Vec<File>>> {
     let Some(config) = configuration(arch)? else { return Ok(None) };
     // The configuration last: a folder with one is a checkpoint.
     Ok(Some(vec![

@@ -31,7 +31,12 @@ impl Cpu {
 /// Kernels compiled for the dimensions of their launches. Small networks launch the same ones over and over, and compiling
 /// takes longer than running them.
 #[derive(Debug, Default)]
-struct Programs(Mutex<HashMap<(usize, Vec<i64>), (Arc<Built>, Arc<Program>)>>);
+struct Programs(Mutex<HashMap<ProgramKey, Compiled>>);
+
+/// Address of a build, and the dimensions.
+type ProgramKey = (usize, Vec<i64>);
+/// A build and its program.
+type Compiled = (Arc<Built>, Arc<Program>);
 
 /// Programs that are kept; one takes some ten kilobytes.
 const PROGRAMS: usize = 512;
