@@ -494,6 +494,12 @@ fn the_tour_runs_everything_and_leaves_sources_to_read() {
     assert_eq!(o.status.code(), Some(0), "{}{}", stdout(&o), stderr(&o));
     assert!(!stdout(&o).contains("not all written"), "{}", stdout(&o));
     assert!(stdout(&o).contains("rmsnorm") && stdout(&o).contains("device: cpu"), "{}", stdout(&o));
+    // The bundled model speaks, says what it is, and lies there for more.
+    let spoken = ["random weights", "  The potter", "32 tokens, ", " a second on cpu"];
+    assert!(spoken.iter().all(|part| stdout(&o).contains(part)), "{}", stdout(&o));
+    let tiny = dir.path().join("tiny-v4");
+    let more = rows(&["generate", "--model", tiny.to_str().unwrap(), "--prompt", "The potter", "--chat"], 0);
+    assert!(more[0]["message"]["content"].is_string());
     for target in ["sm_80", "sm_90a", "sm_100a"] {
         assert!(dir.path().join("sources").join(target).join("rmsnorm.cu").exists(), "{target}");
         assert!(dir.path().join("sources").join(target).join("mla_decode_sparse.cu").exists(), "{target}");
@@ -578,30 +584,37 @@ fn tiny_models_are_written_and_generate() {
         let found = rows(&["model", "inspect", at], 0);
         assert_eq!((&found[0]["architecture"], &found[0]["tensors"]), (&arch.into(), &made[0]["tensors"]));
         refused(&["model", "tiny", "--arch", arch, at], 2, &["config.json", "next:"]);
-        if arch == "v41" {
-            // What a tokenizer would give for its n-grams is in no file of the checkpoint.
-            refused(&["generate", "--model", at, "--ids", "5"], 2, &["compressed", "next:"]);
-            continue;
-        }
         let ids = |more: &[&str]| {
             let args = [&["generate", "--model", at, "--ids", "5,17,200", "--max-tokens", "9"], more].concat();
             let made = rows(&args, 0);
             fields(&made, "generate", &["id", "ids", "text", "finish", "usage"]);
             assert!(["stop", "length"].contains(&made[0]["finish"].as_str().unwrap()));
             assert_eq!(made[0]["usage"]["prompt_tokens"], 3);
+            assert!(made[0]["text"].is_string());
             made[0]["ids"].clone()
         };
         assert_eq!(ids(&[]), ids(&["--seed", "7"]), "temperature 0 does not draw");
         let drawn = ids(&["--temperature", "5", "--seed", "7"]);
         assert_eq!(drawn, ids(&["--temperature", "5", "--seed", "7"]), "a seed repeats its tokens");
         assert_ne!(drawn, ids(&["--temperature", "5", "--seed", "8"]));
+        assert_eq!(ids(&["--temperature", "5", "--top-k", "1"]), ids(&[]), "one token that stays is the best");
+        assert_eq!(ids(&["--temperature", "5", "--top-p", "1e-9"]), ids(&[]));
     }
     let at = dir.path().join("v3");
     let at = at.to_str().unwrap();
     refused(&["model", "tiny", "--arch", "v5", at], 2, &["v5", "v41"]);
-    refused(&["generate", "--model", at, "--prompt", "x"], 2, &["--prompt", "next:"]);
+    refused(&["generate", "--model", at, "--prompt", ""], 2, &["prompt", "at least one token", "next:"]);
+    refused(&["generate", "--model", at, "--prompt", "x", "--chat"], 2, &["v4, v41", "got v3", "next:"]);
     refused(&["generate", "--model", at], 2, &["--ids", "next:"]);
-    refused(&["generate", "--model", at, "--ids", "256"], 2, &["`vocab_size` 256", "next:"]);
+    refused(&["generate", "--model", at, "--ids", "512"], 2, &["`vocab_size` 512", "next:"]);
+    refused(&["generate", "--model", at, "--ids", "1", "--top-p", "0"], 2, &["--top-p", "next:"]);
+    refused(&["generate", "--model", at, "--ids", "1", "--stop", ""], 2, &["--stop", "next:"]);
+    let tokenizer = dir.path().join("v3/tokenizer.json");
+    std::fs::write(&tokenizer, "{\"version\": ").unwrap();
+    refused(&["generate", "--model", at, "--prompt", "x"], 2, &["tokenizer.json", "a tokenizer", "next:"]);
+    std::fs::remove_file(&tokenizer).unwrap();
+    refused(&["generate", "--model", at, "--prompt", "x"], 2, &["tokenizer.json", "no such file", "--ids", "next:"]);
+    assert!(rows(&["generate", "--model", at, "--ids", "1", "--max-tokens", "1"], 0)[0]["text"].is_null());
     refused(&["generate", "--model", at, "--ids", "1", "--temperature=-1"], 2, &["--temperature", "next:"]);
     let file = dir.path().join("requests.jsonl");
     std::fs::write(&file, "{\"id\": \"a\", \"ids\": [3]}\n\n{\"ids\": [4, 5]}\n").unwrap();

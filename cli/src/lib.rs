@@ -17,6 +17,7 @@ mod files;
 mod fill;
 mod instance;
 mod invariance;
+mod journal;
 mod judge;
 mod machine_code;
 mod output;
@@ -34,7 +35,7 @@ use command::{
 };
 use failure::Failure;
 use kiln_codegen::spec::OpSpec;
-use output::Output;
+use output::{Output, error_row};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -72,7 +73,7 @@ enum Command {
     Invariance(invariant::Args),
     /// Describe checkpoints, and compare models with expected numbers
     Model(model::Args),
-    /// Continue prompts of token ids
+    /// Continue prompts: a text, token ids, or a file of requests
     Generate(generate::Args),
     /// Make a project with a kernel to start from
     New(new::Args),
@@ -96,12 +97,6 @@ pub fn main(ops: Vec<Arc<dyn OpSpec>>) -> ExitCode {
         }
     };
     ExitCode::from(code)
-}
-
-/// A failure as a row, for scripts that read JSON: `{"v":1,"cmd":"error","code":2,"message":".."}`.
-fn error_row(message: &str, code: u8) -> String {
-    let fields = [("code", code.into()), ("message", message.into())];
-    output::json_line("error", &fields.map(|(k, v): (_, serde_json::Value)| (k.to_string(), v)).into_iter().collect())
 }
 
 fn run_with(ops: &[Arc<dyn OpSpec>], args: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {

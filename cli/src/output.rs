@@ -62,6 +62,20 @@ impl Output {
         }
     }
 
+    /// Shows how many of a number of things are done, how fast they go and how long the rest may take. `here` of them were
+    /// done in `seconds`.
+    pub fn bar(self, done: usize, all: usize, here: usize, seconds: f64) {
+        self.progress(&bar(done, all, here, seconds));
+    }
+
+    /// A mistake that does not end the command, to stderr at once: a line, or with `--json` an object.
+    pub fn warn(self, text: &str, code: u8) {
+        self.progress_end();
+        let line = if self.json { error_row(text, code) } else { format!("error: {text}") };
+        // Nothing is left to do if stderr is closed.
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+
     /// Removes the progress line.
     pub fn progress_end(self) {
         self.progress("");
@@ -111,6 +125,26 @@ impl Table {
     }
 }
 
+/// A failure as a row, for scripts that read JSON: `{"v":1,"cmd":"error","code":2,"message":".."}`.
+pub fn error_row(message: &str, code: u8) -> String {
+    let fields = [("code", code.into()), ("message", message.into())];
+    json_line("error", &fields.map(|(k, v): (_, Value)| (k.to_string(), v)).into_iter().collect())
+}
+
+/// `[######......] 12/24  3.1/s  4 s left`.
+fn bar(done: usize, all: usize, here: usize, seconds: f64) -> String {
+    const WIDTH: usize = 30;
+    let full = (done * WIDTH).checked_div(all).unwrap_or(WIDTH).min(WIDTH);
+    let mut text = format!("[{}{}] {done}/{all}", "#".repeat(full), ".".repeat(WIDTH - full));
+    if here > 0 && seconds > 0.0 {
+        let rate = here as f64 / seconds;
+        let left = (all.saturating_sub(done) as f64 / rate).ceil();
+        let left = if left >= 120.0 { format!("{:.0} min", (left / 60.0).ceil()) } else { format!("{left:.0} s") };
+        text += &format!("  {}/s  {left} left", number(rate));
+    }
+    text
+}
+
 /// One line of JSON with the fields every row has.
 pub fn json_line(cmd: &str, fields: &Map<String, Value>) -> String {
     let mut line = Map::new();
@@ -155,6 +189,12 @@ fn cell(v: &Value) -> String {
         Value::Array(list) => list.iter().map(cell).collect::<Vec<_>>().join(" "),
         Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={}", cell(v))).collect::<Vec<_>>().join(","),
     }
+}
+
+/// A text as one line in which nothing moves the cursor: control characters are written as escapes.
+pub fn escaped(text: &str) -> String {
+    let part = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(part).collect()
 }
 
 /// The first line of a text; with the next one if it only announces that.
@@ -209,6 +249,18 @@ mod tests {
         ]));
         let text = layout(&["op", "ms", "n", "reason"], &rows);
         assert_eq!(text, "op           ms     n\nrmsnorm   1.500     7\nhadamard   12.2  1234\n");
+    }
+
+    #[test]
+    fn texts_of_models_do_not_reach_the_terminal_raw() {
+        assert_eq!(escaped("a\u{1b}[2J\n字"), "a\\u{1b}[2J\\n字");
+    }
+
+    #[test]
+    fn bars_say_how_far_and_how_long() {
+        assert_eq!(bar(0, 4, 0, 0.0), format!("[{}] 0/4", ".".repeat(30)));
+        assert_eq!(bar(3, 4, 1, 2.0), format!("[{}{}] 3/4  0.500/s  2 s left", "#".repeat(22), ".".repeat(8)));
+        assert!(bar(10, 1000, 10, 10.0).ends_with("1.000/s  17 min left"));
     }
 
     #[test]

@@ -82,8 +82,7 @@ impl Drafter {
             num_experts_per_tok: x.num_experts_per_tok,
             ..config.moe.clone()
         };
-        // As many stages as `names` expects.
-        let count = config.num_nextn_predict_layers.max(3);
+        let count = config.draft_stages();
         let stage = |s: usize| -> Result<Stage> {
             let p = format!("mtp.{s}");
             Ok(Stage {

@@ -18,6 +18,8 @@ use crate::layer::experts::{Experts, Mlp};
 use crate::layer::latent::{Latent, LatentState};
 use crate::layer::streams::{HeadCollapse, Site};
 use crate::operators::{Numerics, Operators, Rounding};
+use crate::text::tokenizer::{self, Tokenizer};
+use crate::text::{compress, refuse};
 use crate::weights::{Matrix, Source};
 use kiln_codegen::abi::TensorView;
 use kiln_runtime::Device;
@@ -273,10 +275,29 @@ impl Model {
     /// Reads a checkpoint's folder and puts its weights on a device.
     ///
     /// # Errors
-    /// A configuration or tensors that are not as they should be, all of them; a model of V4.1, which needs
-    /// [`Model::load_with`]; the device's errors.
+    /// A configuration or tensors that are not as they should be, all of them; a model of V4.1, which needs its tokenizer;
+    /// the device's errors.
     pub fn load(dir: &Path, device: &Device) -> Result<Self> {
         Self::load_with(dir, device, &Tables::default(), false)
+    }
+
+    /// As [`Model::load`], with the folder's tokenizer if there is one; V4.1's n-gram memory counts in its classes.
+    ///
+    /// # Errors
+    /// As there; a tokenizer that cannot be used or does not fit.
+    pub fn load_with_tokenizer(dir: &Path, device: &Device) -> Result<(Self, Option<Tokenizer>)> {
+        let config = config::read(dir)?;
+        let tokenizer = Tokenizer::of_folder(dir, config.vocab_size)?;
+        let tables = match (&config.family, &tokenizer) {
+            (Family::V41(f), Some(t)) => compress::tables(t, &f.engram)?,
+            (Family::V41(_), None) => {
+                let next = "put the checkpoint's tokenizer.json there";
+                let why = "a tokenizer, since the n-gram memory counts in classes of its tokens";
+                return refuse(dir.join(tokenizer::FILE), why, "no such file", next);
+            }
+            (Family::V3(_) | Family::V4(_), _) => Tables::default(),
+        };
+        Ok((Self::load_with(dir, device, &tables, false)?, tokenizer))
     }
 
     /// As [`Model::load`], with what V4.1's n-gram memory needs besides the checkpoint, and with the published roundings of
@@ -286,8 +307,7 @@ impl Model {
     /// As there; tables that do not fit.
     pub fn load_with(dir: &Path, device: &Device, tables: &Tables, rounded: bool) -> Result<Self> {
         let config = config::read(dir)?;
-        let block = config.quantization.map_or([128, 128], |q| q.weight_block_size);
-        let checkpoint = Checkpoint::open(dir, block)?;
+        let checkpoint = Checkpoint::open(dir, config.weight_block())?;
         let faults = names::audit(&config, &checkpoint);
         if !faults.is_empty() {
             return Err(Error::Tensors(faults));

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::names::{Fault, audit};
 use crate::checkpoint::shard::Checkpoint;
-use crate::config::{self, Config, Family};
+use crate::config::{self, Config, Family, OVERLAPPING};
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -56,8 +56,7 @@ pub struct CacheBytes {
 /// A configuration with mistakes, a broken file.
 pub fn inspect(dir: &Path) -> Result<Report> {
     let config = config::read(dir)?;
-    let block = config.quantization.map_or([128, 128], |q| q.weight_block_size);
-    let checkpoint = Checkpoint::open(dir, block)?;
+    let checkpoint = Checkpoint::open(dir, config.weight_block())?;
     let mut bytes_by_dtype: BTreeMap<String, u64> = BTreeMap::new();
     let mut tensors = 0;
     for e in checkpoint.files.iter().flat_map(|f| f.entries.values()) {
@@ -88,7 +87,7 @@ pub fn layers(c: &Config) -> Vec<LayerRun> {
             Family::V4(f) => {
                 let attention = match f.attention.compress_ratios.get(i) {
                     None | Some(0) => "window".to_string(),
-                    Some(4) => "csa 4".into(),
+                    Some(r @ &OVERLAPPING) => format!("csa {r}"),
                     Some(r) => format!("hca {r}"),
                 };
                 (attention, if i < f.num_hash_layers { "experts by token" } else { "experts" }.into())
@@ -141,7 +140,7 @@ pub fn cache(c: &Config) -> CacheBytes {
             let entry = eight(a.head_dim);
             let of = |ratio: usize| match ratio {
                 0 => 0.0,
-                4 => (entry + index_key(a.indexer.index_head_dim)) as f64 / 4.0,
+                OVERLAPPING => (entry + index_key(a.indexer.index_head_dim)) as f64 / OVERLAPPING as f64,
                 r => entry as f64 / r as f64,
             };
             let ratios = a.compress_ratios.iter().take(c.num_hidden_layers);

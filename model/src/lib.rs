@@ -2,10 +2,12 @@
 //!
 //! Flow: `config` reads `config.json`, `checkpoint` opens the tensor files and compares them with it, `weights` decodes and
 //! uploads, `forward` is the network, written with the blocks of `layer`, which are written with `operators`: one function an
-//! operator of the kernel library. `draft` is the block drafter. `inspect` describes a checkpoint, `verify` compares a model with expected numbers. Not here:
+//! operator of the kernel library. `draft` is the block drafter. `inspect` describes a checkpoint, `verify` compares a model with expected numbers.
+//! `text` turns messages into ids and ids into text, `generate` samples, `batch` answers lines of requests. Not here:
 //! kernels, devices, the command line, an engine that serves.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod checkpoint;
 pub mod config;
 pub mod draft;
@@ -15,6 +17,8 @@ pub mod generate;
 pub mod inspect;
 pub mod layer;
 pub mod operators;
+pub mod speculate;
+pub mod text;
 pub mod tiny;
 pub mod verify;
 pub mod weights;

@@ -8,7 +8,8 @@ mod rounding;
 
 pub use rounding::{Numerics, Rounding};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::generate::{Sampling, no_token};
 use kiln_codegen::abi::{Launcher, TensorView};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
@@ -498,11 +499,18 @@ impl Operators {
     ///
     /// # Errors
     /// The operator's and the device's.
-    pub fn sample(&self, logits: &TensorView, temperature: f64, seed: u64, position: usize) -> Result<usize> {
-        let temperature = self.upload(&[1], &[temperature as f32])?;
-        let seeds = self.upload_i64(&[1], &[seed as i64])?;
+    pub fn sample(&self, logits: &TensorView, s: &Sampling, position: usize) -> Result<usize> {
+        let temperature = self.upload(&[1], &[s.temperature as f32])?;
+        let seeds = self.upload_i64(&[1], &[s.seed as i64])?;
         let positions = self.upload_i64(&[1], &[position as i64])?;
-        let inputs = [("logits", logits), ("temperature", &temperature), ("seeds", &seeds), ("positions", &positions)];
+        let top_k = (s.top_k > 0).then(|| self.upload_i32(&[1], &[s.top_k as i32])).transpose()?;
+        let share = |x: f64, off: f64| (x != off).then(|| self.upload(&[1], &[x as f32])).transpose();
+        let (top_p, min_p) = (share(s.top_p, 1.0)?, share(s.min_p, 0.0)?);
+        let mut inputs =
+            vec![("logits", logits), ("temperature", &temperature), ("seeds", &seeds), ("positions", &positions)];
+        inputs.extend(top_k.as_ref().map(|k| ("top_k", k)));
+        inputs.extend(top_p.as_ref().map(|p| ("top_p", p)));
+        inputs.extend(min_p.as_ref().map(|p| ("min_p", p)));
         let id = self.download_integers(&self.one("sampling", &inputs, &[], "token_ids")?)?;
         id.first().and_then(|&id| usize::try_from(id).ok()).ok_or_else(|| no_token("sampling"))
     }
@@ -516,10 +524,6 @@ impl Operators {
         let picks = self.topk(logits, 1, &ends)?;
         picks.into_iter().map(|id| usize::try_from(id).map_err(|_| no_token("topk_select"))).collect()
     }
-}
-
-fn no_token(op: &str) -> Error {
-    Error::Operator(OpError { op: op.into(), message: "found no token in a row of logits".into() })
 }
 
 /// Which channels turn together.

@@ -1,22 +1,57 @@
 //! Random tiny checkpoints of every family: small enough to run anywhere, with every kind of layer.
 //!
-//! Pure: a configuration and tensors from a seed; whoever asked writes them. Weights are drawn so that activations keep their
+//! Pure: a configuration, tensors from a seed and a tokenizer; whoever asked writes them. Weights are drawn so that activations keep their
 //! size from layer to layer. Not here: expected numbers, which come from elsewhere or they would prove nothing.
 
+pub mod tokenizer;
+
 use crate::checkpoint::names::{Storage, expected};
-use crate::config::{self, Config, ConfigError};
+use crate::checkpoint::safetensors;
+use crate::config::{self, Config};
+use crate::error::Result;
+use crate::text::compress;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Family and seed of the bundled checkpoint.
+pub const BUNDLED: (&str, u64) = ("v4", 1);
+
+/// The files of the bundled checkpoint, as [`files`] makes them: a model to try things with that every program has.
+pub const BUNDLED_FILES: [(&str, &[u8]); 3] = [
+    ("model.safetensors", include_bytes!("../assets/tiny-v4/model.safetensors")),
+    (crate::text::tokenizer::FILE, include_bytes!("../assets/tiny-v4/tokenizer.json")),
+    ("config.json", include_bytes!("../assets/tiny-v4/config.json")),
+];
+
 /// The families.
 pub const ARCHITECTURES: [&str; 4] = ["v3", "v32", "v4", "v41"];
 
+/// A file by its name.
+pub type File = (&'static str, Vec<u8>);
+
+/// The files of a tiny checkpoint; `None` for an unknown family.
+///
+/// # Errors
+/// None for the families above.
+pub fn files(arch: &str, seed: u64) -> Result<Option<Vec<File>>> {
+    let Some(config) = configuration(arch)? else { return Ok(None) };
+    // The configuration last: a folder with one is a checkpoint.
+    Ok(Some(vec![
+        ("model.safetensors", safetensors::write(&tensors(&config, seed)?)),
+        (crate::text::tokenizer::FILE, format!("{:#}\n", tokenizer::tokenizer()).into_bytes()),
+        ("config.json", format!("{config:#}\n").into_bytes()),
+    ]))
+}
+
 /// `config.json` of a tiny model; `None` for an unknown family.
-pub fn configuration(arch: &str) -> Option<Value> {
+///
+/// # Errors
+/// None: V4.1 asks the tokenizer above for its classes.
+pub fn configuration(arch: &str) -> Result<Option<Value>> {
     let mut shared = json!({
-        "vocab_size": 256, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4,
+        "vocab_size": tokenizer::VOCAB_SIZE, "hidden_size": 64, "moe_intermediate_size": 32, "num_attention_heads": 4,
         "q_lora_rank": 32, "qk_rope_head_dim": 16, "n_routed_experts": 8, "n_shared_experts": 1,
         "num_experts_per_tok": 2, "norm_topk_prob": true, "topk_method": "noaux_tc", "hidden_act": "silu",
         "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 10000.0, "bos_token_id": 0,
@@ -59,6 +94,7 @@ pub fn configuration(arch: &str) -> Option<Value> {
                 "num_nextn_predict_layers": 1}));
         }
         "v41" => {
+            let classes = compress::count(&tokenizer::parsed()?)?;
             add(&streams);
             add(&index);
             add(&json!({"num_hidden_layers": 6, "compress_ratios": [0, 0, 2, 1, 1, 1, 0, 0, 0],
@@ -66,23 +102,23 @@ pub fn configuration(arch: &str) -> Option<Value> {
                 "candidate_source_layer_id": 3, "candidate_topk_blocks": 4, "candidate_block_size": 4,
                 "engram_layer_ids": [1], "engram_num_embeddings": [304], "engram_max_ngram_size": 4,
                 "engram_vocab_size": 40, "engram_n_heads": 2, "engram_head_dim": 32, "engram_pad_token_id": 2,
-                "engram_compressed_vocab_size": 150}));
+                "engram_compressed_vocab_size": classes}));
             add(&json!({"dspark_block_size": 5, "dspark_noise_token_id": 250, "dspark_target_layer_ids": [3, 4, 5],
                 "dspark_markov_rank": 16, "dspark_n_routed_experts": 4, "dspark_num_experts_per_tok": 1}));
             let text = shared;
-            return Some(json!({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForCausalLM"],
-                "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": 255, "text_config": text}));
+            return Ok(Some(json!({"model_type": "deepseek_v41", "architectures": ["DeepseekV41ForCausalLM"],
+                "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "image_token_id": tokenizer::IMAGE, "text_config": text})));
         }
-        _ => return None,
+        _ => return Ok(None),
     }
-    Some(shared)
+    Ok(Some(shared))
 }
 
 /// Tensors of a configuration from a seed, in the order of `names::expected`.
 ///
 /// # Errors
 /// None for the configurations above; a mistake in them would show here.
-pub fn tensors(json: &Value, seed: u64) -> Result<Vec<(String, HostTensor)>, ConfigError> {
+pub fn tensors(json: &Value, seed: u64) -> Result<Vec<(String, HostTensor)>> {
     let c = config::parse(Path::new("config.json"), json)?;
     let mut noise = Noise(seed);
     Ok(expected(&c).iter().filter(|t| !t.optional).map(|t| (t.name.clone(), draw(&c, t, &mut noise))).collect())
@@ -120,5 +156,42 @@ impl Noise {
             sum += (self.0 >> 11) as f64 / (1u64 << 53) as f64;
         }
         sum * 3.0f64.sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Family, OVERLAPPING};
+
+    /// The repository holds what the generator makes. `BLESS=1` writes it again.
+    #[test]
+    fn the_bundled_checkpoint_is_the_generated_one() {
+        let made = files(BUNDLED.0, BUNDLED.1).expect("a family").expect("a family");
+        if std::env::var("BLESS").is_ok_and(|v| v == "1") {
+            let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/tiny-v4");
+            made.iter().for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes).expect("writes"));
+        } else {
+            for ((name, made), (bundled, bytes)) in made.iter().zip(BUNDLED_FILES) {
+                assert_eq!((*name, made.len()), (bundled, bytes.len()));
+                assert!(made == bytes, "{name}: run this test with BLESS=1");
+            }
+        }
+        let all: usize = made.iter().map(|(_, bytes)| bytes.len()).sum();
+        assert!(all < 3 << 20, "{all} bytes");
+    }
+
+    /// Kinds of layers the bundled model has to have.
+    #[test]
+    fn the_bundled_checkpoint_has_every_kind_of_layer() {
+        let json = configuration(BUNDLED.0).expect("a family").expect("a family");
+        let c = config::parse(Path::new("config.json"), &json).expect("right");
+        let Family::V4(f) = &c.family else { panic!("V4") };
+        let layers = &f.attention.compress_ratios[..c.num_hidden_layers];
+        let grouped = |r: &usize| *r > 0 && *r != OVERLAPPING;
+        assert!(layers.contains(&0) && layers.contains(&OVERLAPPING) && layers.iter().any(grouped), "{layers:?}");
+        assert!((1..c.num_hidden_layers).contains(&f.num_hash_layers), "layers routed by token and by score");
+        assert_eq!(c.num_nextn_predict_layers, 1, "a prediction block");
+        assert!(c.rope.rope_scaling.is_some() && f.attention.hyper.hc_mult == 4);
     }
 }

@@ -11,6 +11,7 @@ use crate::config::Family;
 use crate::error::{Error, Result};
 use crate::forward::{Model, Output, State};
 use crate::layer::engram::{Tables, bucket_sizes};
+use crate::speculate::accept_greedy;
 use kiln_runtime::Device;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -57,8 +58,19 @@ struct Cycle {
 /// Largest difference of chunked and whole runs.
 const CHUNK_LIMIT: f64 = 5e-4;
 
-/// Largest difference of a tensor inside the network, as a share of its largest value.
+/// Largest difference of a tensor inside the network, as a share of its largest value: streams grow from layer to layer, and an
+/// error of f32 grows with them. The tile VM differs from the cases by 2e-6 to 6e-6 of the largest value, about what a hundred
+/// roundings of half a last bit in one direction add up to; the rest is for devices that sum in another order.
 const PART_LIMIT: f64 = 1e-4;
+
+/// Largest mean difference with the published roundings: a number near the middle of two codes falls either way when the sum
+/// before it has another order, and moves its row by up to 0.5. One such row in 25 is allowed. The same network in f64 and
+/// in f32 differs by 2e-4 on average; leaving the roundings out moves it by 0.45.
+const ROUNDED_MEAN: f64 = 0.02;
+
+/// Largest share of rows whose best token is another one for that reason: one row in fifty, where the two best logits of
+/// random weights lie closer together than such a row moves.
+const ROUNDED_ROWS: f64 = 0.02;
 
 /// Largest difference of logits on a device.
 fn limit(device: &str) -> f64 {
@@ -241,7 +253,7 @@ fn drafting(
         let whole = [&[token], &draft.ids[..]].concat();
         // A copy: what the model has seen of drafts it rejects must leave no trace.
         let target = model.ops.argmax(&model.step(&whole, &mut state.clone())?.logits)?;
-        let accepted = draft.ids.iter().zip(&target).take_while(|(a, b)| a == b).count();
+        let accepted = accept_greedy(&target, &draft.ids);
         wrong += differing(&draft.ids, &cycle.draft) + differing(&target, &cycle.target);
         wrong += usize::from(token != cycle.anchor) + usize::from(accepted != cycle.accepted);
         ids += draft.ids.len() + target.len() + 2;
@@ -264,9 +276,16 @@ fn drafting(
     let largest = want.iter().fold(0.0f64, |a, x| a.max(f64::from(x.abs())));
     let reason = format!("largest absolute difference of logits up to {largest:.1}");
     checks.push(close("draft_confidence", &confidence, &want, PART_LIMIT * largest, &reason));
-    let lost = case.greedy.iter().zip(&committed).filter(|(a, b)| a != b).count();
-    checks.push(equal("draft_lossless", lost, "committed ids that plain greedy decoding does not give"));
+    checks.push(lossless(&case.greedy, &committed));
     Ok(checks)
+}
+
+/// Committed ids are the first ones of plain greedy decoding. Cycles may end before it does, but every id they commit needs one
+/// to be compared with.
+fn lossless(greedy: &[usize], committed: &[usize]) -> Check {
+    let judged = &greedy[..committed.len().min(greedy.len())];
+    let reason = format!("committed ids of {} that plain greedy decoding does not give", committed.len());
+    equal("draft_lossless", differing(judged, committed), &reason)
 }
 
 /// Places where two lists differ, or that only one has.
@@ -301,8 +320,8 @@ fn rounded(name: &str, model: &Model, got: &[f32], want: &[f32]) -> Result<[Chec
         reason: reason.into(),
     };
     Ok([
-        check(name.into(), mean, 0.02, "mean absolute difference with the published roundings"),
-        check(format!("{name} argmax"), other, 0.02, "share of rows with another best token"),
+        check(name.into(), mean, ROUNDED_MEAN, "mean absolute difference with the published roundings"),
+        check(format!("{name} argmax"), other, ROUNDED_ROWS, "share of rows with another best token"),
     ])
 }
 
@@ -376,4 +395,18 @@ fn read_case(dir: &Path) -> Result<Case> {
         prompt,
         chunks,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_committed_id_is_judged() {
+        let ok = |greedy: &[usize], committed: &[usize]| lossless(greedy, committed).ok == Some(true);
+        assert!(ok(&[1, 2, 3], &[1, 2, 3]) && ok(&[1, 2, 3], &[1, 2]));
+        assert!(!ok(&[1, 2, 3], &[1, 4]), "another id");
+        assert!(!ok(&[1, 2], &[1, 2, 3]), "an id that nothing is known of");
+        assert!(!ok(&[], &[1]));
+    }
 }

@@ -68,6 +68,21 @@ fn v41_shares_entries_remembers_ngrams_and_drafts() {
     passes("v41", &[&BASIC[..], &["chunks 7+1+1+81"], &names].concat());
 }
 
+/// Cases of `KILN_ORACLE`, all that are there.
+#[test]
+fn cases_of_another_folder_pass() {
+    let Some(folder) = std::env::var_os("KILN_ORACLE") else { return };
+    let mut cases: Vec<PathBuf> =
+        std::fs::read_dir(&folder).expect("a folder").map(|e| e.expect("an entry").path()).collect();
+    cases.retain(|c| c.join("case.json").exists());
+    cases.sort();
+    for case in cases {
+        let checks = verify::run(&case, &cpu()).unwrap_or_else(|e| panic!("{}: {e}", case.display()));
+        let failed: Vec<&Check> = checks.iter().filter(|c| c.ok == Some(false)).collect();
+        assert!(failed.is_empty() && !checks.is_empty(), "{}: {failed:?}", case.display());
+    }
+}
+
 /// A copy of a case with one number of a tensor of one of its files changed.
 fn disturbed(from: &str, file: &str, tensor: &str, at: usize, by: f64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");

@@ -50,6 +50,12 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "schedules a simulated device tries for every launch; the first one is in order",
     },
     Variable { name: "CXX", default: "c++", meaning: "C++ compiler of simulated devices: g++ or clang" },
+    Variable {
+        name: "KILN_BATCH_INVARIANT",
+        default: "0",
+        meaning: "1 (or DEEPINFER_BATCH_INVARIANT=1): a request's tokens may not depend on other requests; holds without it \
+                  too, since requests run one at a time on kernels whose rows do not know each other",
+    },
     Variable { name: "KILN_THREADS", default: "all cores", meaning: "threads of the tile VM" },
 ];
 
@@ -77,6 +83,8 @@ pub struct Settings {
     pub threads: Option<usize>,
     /// `KILN_SIM_SCHEDULES`.
     pub sim_schedules: usize,
+    /// `KILN_BATCH_INVARIANT`, or `DEEPINFER_BATCH_INVARIANT`.
+    pub batch_invariant: bool,
     /// `CXX`: compiles emitted text for simulated devices.
     pub cxx: PathBuf,
     /// `CI` is `true` or `1`: a missing compiler is a failure, not a skip.
@@ -121,6 +129,7 @@ impl Settings {
             sync: flag("KILN_SYNC"),
             threads: text("KILN_THREADS").and_then(|t| t.parse().ok()).filter(|&t| t > 0),
             sim_schedules: text("KILN_SIM_SCHEDULES").and_then(|t| t.parse().ok()).filter(|&t| t > 0).unwrap_or(2),
+            batch_invariant: flag("KILN_BATCH_INVARIANT") || flag("DEEPINFER_BATCH_INVARIANT"),
             cxx: get("CXX").unwrap_or_else(|| "c++".into()),
             ci: flag("CI"),
             python_envs: ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(get).collect(),

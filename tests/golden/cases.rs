@@ -25,10 +25,18 @@ pub struct Golden {
     pub outputs: Vec<(String, Metric)>,
 }
 
-/// The committed folder, and the one `KILN_ORACLE` names.
+/// The committed folder, and the one `KILN_ORACLE` names, which may hold data of models alone.
 pub fn folders() -> Vec<PathBuf> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("data/kernels")];
-    folders.extend(std::env::var_os("KILN_ORACLE").map(PathBuf::from));
+    if let Some(other) = std::env::var_os("KILN_ORACLE").map(PathBuf::from) {
+        let has = |name: &str| other.join(name).exists();
+        assert!(
+            has("manifest.json") || has("encoding.json") || has("units"),
+            "KILN_ORACLE: nothing in {}",
+            other.display()
+        );
+        folders.extend(has("manifest.json").then_some(other));
+    }
     folders
 }
 

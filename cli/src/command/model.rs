@@ -9,7 +9,6 @@ use crate::files::write_atomic;
 use crate::output::{Output, json_number, number};
 use kiln_model::Error;
 use kiln_model::checkpoint::names::FaultKind;
-use kiln_model::checkpoint::safetensors;
 use kiln_model::inspect::{Report, inspect};
 use kiln_model::tiny;
 use kiln_model::verify;
@@ -151,7 +150,7 @@ fn text(r: &Report) -> String {
 }
 
 fn write_tiny(arch: &str, seed: u64, dir: &Path, out: Output) -> Result<(), Failure> {
-    let Some(config) = tiny::configuration(arch) else {
+    let Some(files) = tiny::files(arch, seed)? else {
         return Err(Failure::usage("--arch", tiny::ARCHITECTURES.join(", "), arch, "choose one of them"));
     };
     if dir.join("config.json").exists() {
@@ -166,14 +165,14 @@ fn write_tiny(arch: &str, seed: u64, dir: &Path, out: Output) -> Result<(), Fail
             "choose another path or fix its permissions",
         )
     })?;
-    let tensors = tiny::tensors(&config, seed).map_err(Error::from)?;
-    write_atomic(&dir.join("model.safetensors"), &safetensors::write(&tensors))?;
-    write_atomic(&dir.join("config.json"), format!("{config:#}\n").as_bytes())?;
-    let bytes: usize = tensors.iter().map(|(_, t)| t.data.len()).sum();
+    for (name, bytes) in &files {
+        write_atomic(&dir.join(name), bytes)?;
+    }
+    let report = inspect(dir)?;
     let mut table = out.table("model tiny", &["dir", "architecture", "tensors", "bytes"]);
-    table.row(
-        json!({"dir": dir.display().to_string(), "architecture": arch, "tensors": tensors.len(), "bytes": bytes}),
-    )?;
+    table.row(json!({
+        "dir": dir.display().to_string(), "architecture": arch, "tensors": report.tensors, "bytes": report.bytes,
+    }))?;
     table.finish()
 }
 

@@ -1,5 +1,5 @@
 //! `kiln` without arguments: every operator on the default device against its reference, and the generated sources of
-//! every target in a folder to look at.
+//! every target in a folder to look at, and text from the bundled model.
 
 use crate::catalog::Selection;
 use crate::command::emit;
@@ -7,15 +7,20 @@ use crate::device::{self, DeviceArgs};
 use crate::failure::Failure;
 use crate::files;
 use crate::instance::{InstanceArgs, Overrides, Step, shape_text};
-use crate::output::{Output, json_number};
+use crate::output::{Output, escaped, json_number, number};
 use crate::runner;
 use kiln_codegen::compile;
 use kiln_codegen::spec::OpSpec;
 use kiln_codegen::target::Target;
+use kiln_model::batch::{self, Reader};
+use kiln_model::forward::Model;
+use kiln_model::generate::Sampling;
+use kiln_model::tiny;
 use kiln_runtime::{Device, Settings};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Runs the tour.
 ///
@@ -54,6 +59,7 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
     if !unlaunched.is_empty() {
         out.note(&format!("no source, since no declared case or bench shape launches it: {}", unlaunched.join(", ")))?;
     }
+    speak(&device, &Settings::from_env().dir.join("tiny-v4"), out)?;
     let kernel = ops.iter().flat_map(|op| crate::catalog::kernel_names(op.as_ref())).next();
     let explain = kernel.map_or(String::new(), |k| format!("kiln explain {k} --target sm_90a, "));
     out.note(&format!("next: kiln list, {explain}kiln run --sanitize, kiln doctor, kiln new NAME"))?;
@@ -61,6 +67,37 @@ pub fn run(ops: &[Arc<dyn OpSpec>], out: Output) -> Result<(), Failure> {
         return Err(Failure::Failed(format!("{failed} of {} operators failed on {}", ops.len(), info.name)));
     }
     Ok(())
+}
+
+/// What the bundled model is asked to continue, and how far.
+const PROMPT: &str = "The potter";
+const TOKENS: usize = 32;
+
+/// Text from the bundled model, which is written to a folder to be looked at and asked more.
+fn speak(device: &Device, folder: &Path, out: Output) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|e| {
+        Failure::environment(folder.display(), "a folder that can be made", e, "set KILN_DIR to a place to write to")
+    })?;
+    for (name, bytes) in tiny::BUNDLED_FILES {
+        files::write_atomic(&folder.join(name), bytes)?;
+    }
+    out.progress("text from the bundled model");
+    let (model, tokenizer) = Model::load_with_tokenizer(folder, device)?;
+    let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+    let reader =
+        Reader { config: &model.config, tokenizer: tokenizer.as_ref(), max_tokens: TOKENS, sampling, stop: &[] };
+    let job = reader.line(&json!({"prompt": PROMPT}).to_string(), json!(0))?;
+    let start = Instant::now();
+    let (row, tokens) = batch::run(&model, tokenizer.as_ref(), &job)?;
+    let rate = tokens as f64 / start.elapsed().as_secs_f64().max(1e-9);
+    let mut table = out.table("generate", &[]);
+    if out.json {
+        return table.row(row);
+    }
+    out.progress_end();
+    out.note(&format!("\nmodel: {} (V4 in small, random weights: what it says means nothing)", folder.display()))?;
+    out.note(&format!("  {PROMPT}{}", escaped(row["text"].as_str().unwrap_or_default())))?;
+    out.note(&format!("  {tokens} tokens, {} a second on {}\n", number(rate), device.name()))
 }
 
 /// All declared cases of an operator in one row: the worst one's numbers.

@@ -101,6 +101,20 @@ pub fn run(
         return roles::run(kernel, facts, syms, args, &schedules);
     }
     let program = compile::compile(kernel, facts, syms, options.sanitize)?;
+    run_program(kernel, &program, args, options)
+}
+
+/// As [`run`] for a plain kernel that was compiled before, for these dimensions and with or without the sanitizer as the
+/// options say.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_program(
+    kernel: &Kernel,
+    program: &Program,
+    args: &[Arg],
+    options: &Options,
+) -> Result<Report, Vec<Diagnostic>> {
     let (tensors, scalars) = arguments(kernel, args)?;
     let blocks = program.grid.iter().try_fold(1usize, |n, &g| n.checked_mul(g.max(0) as usize)).unwrap_or(0);
     if blocks == 0 {
@@ -111,9 +125,9 @@ pub fn run(
         .map(|t| t.and_then(|v| v.memory.host().map(|memory| Global { memory, offset: v.offset_bytes })))
         .collect();
     if options.sanitize {
-        return sanitized(kernel, &program, &tensors, &globals, &scalars, blocks);
+        return sanitized(kernel, program, &tensors, &globals, &scalars, blocks);
     }
-    plain(kernel, &program, &globals, &scalars, blocks, options.order, options.threads)?;
+    plain(kernel, program, &globals, &scalars, blocks, options.order, options.threads)?;
     Ok(Report::default())
 }
 

@@ -6,7 +6,7 @@
 
 use super::safetensors::Entry;
 use super::shard::{Checkpoint, FP4_GROUP, scale_names};
-use crate::config::{Compressed, Config, Family, Moe, V3, V4, V41};
+use crate::config::{Compressed, Config, Family, Moe, OVERLAPPING, V3, V4, V41};
 use kiln_codegen::ir::DType;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -198,7 +198,7 @@ fn v4(c: &Config, f: &V4, l: &mut List) {
         block(c, a, &p, &c.moe, i < f.num_hash_layers, l);
         let ratio = a.compress_ratios.get(i).copied().unwrap_or(0);
         let mut compressor = |prefix: &str, width: usize| {
-            let wide = if ratio == 4 { 2 * width } else { width };
+            let wide = if ratio == OVERLAPPING { 2 * width } else { width };
             l.exact(prefix, "ape", &[ratio, wide]);
             l.plain(prefix, "wkv.weight", &[wide, d]);
             l.plain(prefix, "wgate.weight", &[wide, d]);
@@ -207,7 +207,7 @@ fn v4(c: &Config, f: &V4, l: &mut List) {
         if ratio > 0 {
             compressor(&format!("{p}.attn.compressor"), a.head_dim);
         }
-        if ratio == 4 {
+        if ratio == OVERLAPPING {
             let x = a.indexer;
             compressor(&format!("{p}.attn.indexer.compressor"), x.index_head_dim);
             let i = format!("{p}.attn.indexer");
@@ -231,10 +231,10 @@ fn v4(c: &Config, f: &V4, l: &mut List) {
     }
 }
 
-/// The stages of a block drafter: three in every published checkpoint, whatever `num_nextn_predict_layers` says.
+/// The stages of a block drafter.
 fn drafter(c: &Config, a: &Compressed, markov: [&str; 2], collapse: bool, l: &mut List) {
     let Some(x) = &a.dspark else { return };
-    let (stages, d) = (c.num_nextn_predict_layers.max(3), c.hidden_size);
+    let (stages, d) = (c.draft_stages(), c.hidden_size);
     let moe = Moe { n_routed_experts: x.n_routed_experts, num_experts_per_tok: x.num_experts_per_tok, ..c.moe.clone() };
     for s in 0..stages {
         let p = format!("mtp.{s}");
@@ -309,7 +309,7 @@ pub fn unread(c: &Config, name: &str) -> bool {
 pub fn audit(c: &Config, checkpoint: &Checkpoint) -> Vec<Fault> {
     let mut faults = vec![];
     let mut known = BTreeSet::new();
-    let block = c.quantization.map_or([128, 128], |q| q.weight_block_size);
+    let block = c.weight_block();
     for want in expected(c) {
         known.insert(want.name.clone());
         let Some((file, entry)) = checkpoint.entry(&want.name) else {

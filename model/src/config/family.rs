@@ -252,9 +252,10 @@ fn compressed(r: &mut Reader<'_>, config: &Config, four: bool) -> Compressed {
         r.wrong("o_groups", want, x.o_groups.to_string(), "correct one of the two");
     }
     let (layers, drafts) = (config.num_hidden_layers, config.num_nextn_predict_layers);
+    let most = layers + config.draft_stages();
     let given = x.compress_ratios.len();
     // Some checkpoints with more draft stages than they count leave their entries out.
-    if given < layers || given > layers + drafts.max(3) {
+    if given < layers || given > most {
         let want = format!("one entry for each of {layers} layers and {drafts} prediction layers");
         r.wrong("compress_ratios", want, format!("{given} entries"), "copy the list from the published checkpoint");
     }

@@ -81,7 +81,20 @@ pub enum Family {
     V41(V41),
 }
 
+/// The compression ratio whose groups overlap and whose entries are selected, by the rule of V4.
+pub const OVERLAPPING: usize = 4;
+
 impl Config {
+    /// Rows and columns of a weight that share a scale, where `quantization_config` says nothing: those of V4.
+    pub fn weight_block(&self) -> [usize; 2] {
+        self.quantization.map_or([128, 128], |q| q.weight_block_size)
+    }
+
+    /// Stages of a block drafter: three in every published checkpoint, whatever `num_nextn_predict_layers` says.
+    pub fn draft_stages(&self) -> usize {
+        self.num_nextn_predict_layers.max(3)
+    }
+
     /// The family's name as rows show it.
     pub fn architecture(&self) -> &'static str {
         match &self.family {

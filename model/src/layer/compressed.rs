@@ -13,7 +13,7 @@
 
 use super::latent::picked;
 use super::{Rows, lists, rotary};
-use crate::config::{Compressed, Config, Indexer};
+use crate::config::{Compressed, Config, Indexer, OVERLAPPING};
 use crate::error::Result;
 use crate::operators::{Attend, Compress, Operators, Pairs, RopeTable, reshaped};
 use crate::weights::Source;
@@ -107,9 +107,6 @@ struct Pool {
     before: bool,
     entries: Rows,
 }
-
-/// The ratio whose groups overlap and whose entries are selected.
-const OVERLAPPING: usize = 4;
 
 /// Frequencies of a layer: those of compressed layers are another base, stretched.
 pub(super) fn frequencies(config: &Config, f: &Compressed, ratio: usize) -> Vec<f32> {

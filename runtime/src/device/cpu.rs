@@ -7,21 +7,54 @@ use crate::error::{Error, Result};
 use crate::launch::{Builds, Ready};
 use kiln_codegen::abi::Memory;
 use kiln_codegen::bind;
+use kiln_codegen::compile::Built;
 use kiln_codegen::diag::Diagnostic;
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::target::Target;
-use kiln_codegen::vm;
+use kiln_codegen::vm::{self, program::Program};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Debug)]
 pub(super) struct Cpu {
     threads: Option<usize>,
     builds: Arc<Builds>,
+    programs: Arc<Programs>,
 }
 
 impl Cpu {
     pub(super) fn new(settings: &Settings) -> Self {
-        Cpu { threads: settings.threads, builds: Arc::default() }
+        Cpu { threads: settings.threads, builds: Arc::default(), programs: Arc::default() }
+    }
+}
+
+/// Kernels compiled for the dimensions of their launches. Small networks launch the same ones over and over, and compiling
+/// takes longer than running them.
+#[derive(Debug, Default)]
+struct Programs(Mutex<HashMap<ProgramKey, Compiled>>);
+
+/// Address of a build, and the dimensions.
+type ProgramKey = (usize, Vec<i64>);
+/// A build and its program.
+type Compiled = (Arc<Built>, Arc<Program>);
+
+/// Programs that are kept; one takes some ten kilobytes.
+const PROGRAMS: usize = 512;
+
+impl Programs {
+    /// The program of a build, which is known by its address: an entry keeps its build alive.
+    fn get(&self, built: &Arc<Built>, syms: &[i64]) -> std::result::Result<Arc<Program>, Vec<Diagnostic>> {
+        let key = (Arc::as_ptr(built) as usize, syms.to_vec());
+        if let Some((_, program)) = lock(&self.0).get(&key) {
+            return Ok(Arc::clone(program));
+        }
+        let program = Arc::new(vm::compile::compile(&built.kernel, &built.facts, syms, false)?);
+        let mut all = lock(&self.0);
+        if all.len() >= PROGRAMS {
+            all.clear();
+        }
+        all.insert(key, (Arc::clone(built), Arc::clone(&program)));
+        Ok(program)
     }
 }
 
@@ -63,7 +96,8 @@ impl Backend for Cpu {
     }
     fn queue(&self, options: &RunOptions) -> Result<Box<dyn Queue>> {
         let options = vm::Options { sanitize: options.sanitize, threads: self.threads, order: options.order };
-        Ok(Box::new(CpuQueue { builds: Arc::clone(&self.builds), options, messages: Mutex::default() }))
+        let (builds, programs) = (Arc::clone(&self.builds), Arc::clone(&self.programs));
+        Ok(Box::new(CpuQueue { builds, programs, options, messages: Mutex::default() }))
     }
 }
 
@@ -93,6 +127,7 @@ fn host(memory: &dyn Memory) -> Result<&HostMemory> {
 #[derive(Debug)]
 struct CpuQueue {
     builds: Arc<Builds>,
+    programs: Arc<Programs>,
     options: vm::Options,
     messages: Mutex<Vec<Diagnostic>>,
 }
@@ -108,8 +143,14 @@ impl Queue for CpuQueue {
             return Ok(());
         }
         let kernel = || ready.name().to_string();
-        let report = vm::run(&built.kernel, &built.facts, &syms, &ready.args, &self.options)
-            .map_err(|diagnostics| Error::Refused { kernel: kernel(), target: Some(Target::Vm), diagnostics })?;
+        let report = if self.options.sanitize || !built.kernel.roles.is_empty() {
+            vm::run(&built.kernel, &built.facts, &syms, &ready.args, &self.options)
+        } else {
+            let program = self.programs.get(&built, &syms);
+            program.and_then(|program| vm::run_program(&built.kernel, &program, &ready.args, &self.options))
+        };
+        let report =
+            report.map_err(|diagnostics| Error::Refused { kernel: kernel(), target: Some(Target::Vm), diagnostics })?;
         lock(&self.messages).extend(report.messages);
         if report.findings.is_empty() {
             Ok(())

@@ -321,7 +321,12 @@ impl Stream {
     }
 
     fn each_step(&self, plan: &Plan, mut run: impl FnMut(&Ready) -> Result<()>) -> Result<()> {
-        let memory = lock(&self.workspaces).get(&self.device, &plan.workspaces)?;
+        // Plans of a stream share workspaces, so one of another thread waits until all steps of this one are queued.
+        let mut workspaces = (!plan.workspaces.is_empty()).then(|| lock(&self.workspaces));
+        let memory = match &mut workspaces {
+            Some(workspaces) => workspaces.get(&self.device, &plan.workspaces)?,
+            None => vec![],
+        };
         for (step, launch) in plan.steps.iter().enumerate() {
             let args = place(step, launch, &plan.workspaces, &memory)?;
             let ready = self.bind(launch, args)?;
