@@ -6,10 +6,12 @@
 //! *Tensors*: `x` `[rows, columns]` bf16 or f32, rows at any distance; `end`, `output_idx_offset` `[rows]` i32, may be left
 //! out; `indices` `[rows, k]` i64 or i32; `values` `[rows, k]` with the parameter `return_value`.
 //! *Order*: ascending index (`sorted_index` asks for what is always so); with `sorted`, descending value.
-//! *Cost*: one read of the rows would do; this reads them once for each digit of the key and once to place.
+//! *Cost*: one read of the rows and a sample of them; two to four more reads of a row whose candidates are too many or too few.
 //! *Numerics*: none; integers that order like the values are compared, so any input gives the same bits everywhere.
-//! *Schedule*: one block a row. Histograms of one digit of the key after another find the threshold; scans then give every
-//! chosen element its place, so no place depends on timing and nothing is assumed about how many values share a digit.
+//! *Schedule*: one block a row. A sample gives a threshold that a few more than `k` elements reach; one pass collects those,
+//! histograms of ever narrower bins find the smallest chosen key among them, and the chosen ones are numbered in order, so
+//! no place depends on timing. A row whose guess was wrong goes through the same steps without candidates: the guess costs
+//! time, never a result. Short rows are their own candidates.
 //! *Source*: Alabi et al., Fast k-selection algorithms for graphics processing units, 2012.
 
 use crate::problem as p;
@@ -29,14 +31,20 @@ use std::sync::Arc;
 #[derive(KernelConfig, Clone, Debug)]
 pub struct TopkConfig {
     /// Bits of a digit; a histogram has `2^digit` counters.
-    #[tune(8, 11)]
+    #[tune(11, 10)]
     pub digit: usize,
-    /// Elements of a placing step.
-    #[tune(4096, 1024, 2048)]
-    pub chunk: usize,
-    /// Warps of a block.
-    #[tune(32, 16)]
+    /// Warps of a block; 0 lets the problem decide.
+    #[tune(0, 8, 16, 32)]
     pub warps: usize,
+    /// Elements of a row that are looked at to guess a threshold.
+    #[default(2048)]
+    pub sample: usize,
+    /// Candidates there is room for.
+    #[default(4096)]
+    pub room: usize,
+    /// The whole row is its candidates: it has no more columns than there is room.
+    #[default(false)]
+    pub direct: bool,
     /// Descending value instead of ascending index.
     #[default(false)]
     pub sorted: bool,
@@ -45,18 +53,6 @@ pub struct TopkConfig {
 /// Bits of a sort key: bf16 values differ in the upper half of theirs only.
 fn key_bits(dtype: Data) -> usize {
     if dtype == Data::Bf16 { 16 } else { 32 }
-}
-
-/// Position and width of each digit, from the top.
-fn digits(bits: usize, digit: usize) -> Vec<(u32, u32)> {
-    let mut digits = vec![];
-    let mut top = bits;
-    while top > 0 {
-        let low = top.saturating_sub(digit);
-        digits.push((low as u32, (top - low) as u32));
-        top = low;
-    }
-    digits
 }
 
 /// An unsigned integer that orders as the values do: NaN is the smallest, both zeros are equal.
@@ -69,8 +65,107 @@ pub fn sort_key<T: Float>(x: V<T>) -> V<U32> {
     if host!(key_bits(T::DTYPE) == 16) { key >> 16 } else { key }
 }
 
+/// The number whose key is `key`: that of a finite number or an infinity.
+#[kernel_fn]
+fn number<T: Float>(key: V<U32>) -> V<F32> {
+    let wide = if host!(key_bits(T::DTYPE) == 16) { key << 16 } else { key };
+    // Keys of negative numbers are complements; what a narrow key lacks is zero in the number.
+    let mask = host!(if key_bits(T::DTYPE) == 16 { 0xffff_0000u32 } else { u32::MAX });
+    V::<F32>::from_bits(select((wide >> 31) == 1, wide & 0x7fff_ffff, !wide & mask))
+}
+
+/// A key such that `rank` or more keys are not smaller, `excess` more than that, `excess` at most `slack` unless all of
+/// them are equal to it; and how many of its histogram's bin are needed. All keys that count lie in `low..=top`.
+/// `tally(base, reach, shift)` adds one to counter `(key - base) >> shift` for each key with `key - base <= reach`.
+#[kernel_fn]
+fn search<F: Fn(V<U32>, V<U32>, V<U32>)>(
+    counts: Tile<U32, Shared, 1>,
+    [low, top]: [V<U32>; 2],
+    rank: V<U32>,
+    slack: V<U32>,
+    tally: F,
+) -> [V<U32>; 3] {
+    let [bins] = counts.extents();
+    let bits = host!(bins.ilog2());
+    let range = top - low;
+    // Bits of the range: the exponent of the float, which may have been rounded up.
+    let width = select(range == 0, 0u32, (range.to::<F32>().bits() >> 23) - 126);
+    let mut shift = max(width, bits) - bits;
+    let mut base = low;
+    let mut reach = range;
+    let mut need = rank;
+    let mut excess = 0u32;
+    loop {
+        zero(counts);
+        tally(base, reach, shift);
+        let above = suffix_sum_exclusive(counts);
+        let found = find_first([bins], |b| above[b] < need && above[b] + counts[b] >= need);
+        let bin = found.min(bins - 1);
+        need = need - above[bin];
+        excess = counts[bin] - need;
+        base = base + (bin.to::<U32>() << shift);
+        if excess <= slack || shift == 0 {
+            break;
+        }
+        reach = (lit::<U32, _>(1u32) << shift) - 1;
+        shift = max(shift, bits) - bits;
+    }
+    [base, need, excess]
+}
+
+/// Calls `place(i, key, number)` for the `want` largest keys of `0..len`, smaller `i` first among equals; numbers ascend
+/// with `i`.
+#[kernel_fn]
+fn choose<K: Fn(Ix) -> V<U32>, P: Fn(Ix, V<U32>, V<U32>)>(
+    counts: Tile<U32, Shared, 1>,
+    span: [V<U32>; 2],
+    want: V<U32>,
+    len: Ix,
+    key_of: K,
+    place: P,
+) {
+    let [bins] = counts.extents();
+    let [base, need, excess] = search(counts, span, want, lit(0u32), |base, reach, shift| {
+        for i in spread(0..len) {
+            let over = key_of(i) - base;
+            if over <= reach {
+                counts.atomic_add((over >> shift).clamp_index(0, bins - 1), 1);
+            }
+        }
+    });
+    // The last element equal to the smallest key that is chosen, if there are more of them than needed.
+    let last = shared::<U32, 1>([1]);
+    zero(last);
+    let mut end = u32::MAX;
+    if excess > 0 {
+        let mut equal = 0u32;
+        for i in spread(0..len) {
+            let tie = key_of(i) == base;
+            let n = claim(&mut equal, tie);
+            if tie && n + 1 == need {
+                last.atomic_max(0, i.to::<U32>());
+            }
+        }
+        end = last[0];
+    }
+    let mut placed = 0u32;
+    for i in spread(0..len) {
+        let key = key_of(i);
+        let pick = key > base || (key == base && i.to::<U32>() <= end);
+        let to = claim(&mut placed, pick);
+        if pick {
+            place(i, key, to);
+        }
+    }
+}
+
+/// Key of positive infinity, the largest.
+fn largest_key(dtype: Data) -> u32 {
+    0xff80_0000 >> (32 - key_bits(dtype))
+}
+
 /// Chooses within rows.
-#[kernel(dims(topk: fixed), deterministic, batch_invariant(rows))]
+#[kernel(dims(topk: fixed), require(!cfg.direct || n <= cfg.room), deterministic, batch_invariant(rows))]
 pub fn topk_select<T: Float, I: IndexInt>(
     cfg: &TopkConfig,
     x: In![T; rows, n; strides(ld, 1)],
@@ -81,9 +176,8 @@ pub fn topk_select<T: Float, I: IndexInt>(
     index_fill: Scalar![I64],
     value_fill: Scalar![F32],
 ) {
-    let chunk = cfg.chunk;
     let row = grid(rows);
-    warps(cfg.warps);
+    warps(if cfg.warps == 0 { 16 } else { cfg.warps });
     let len = if let Some(end) = end { end[row].clamp_index(0, n) } else { n };
     let chosen = len.min(topk);
     let want = chosen.to::<U32>();
@@ -99,70 +193,104 @@ pub fn topk_select<T: Float, I: IndexInt>(
     }
 
     if want > 0 {
-        // The key of the smallest chosen value, digit by digit, and how many elements equal to it are chosen.
-        let mut threshold = 0u32;
-        let mut need = want;
-        let bins = host!(1 << cfg.digit);
+        let room = cfg.room;
+        let bins = host!(1usize << cfg.digit);
         let counts = shared::<U32, 1>([bins]);
-        for (shift, width) in unroll(digits(key_bits(T::DTYPE), cfg.digit)) {
-            zero(counts);
-            for i in spread(0..len) {
-                let key = sort_key(x[(row, i)]);
-                let top = host!(shift + width);
-                let here = if host!(top < 32) { (key >> top) == (threshold >> top) } else { lit(true) };
-                if here {
-                    let mask = host!((1u32 << width) - 1);
-                    counts.atomic_add(((key >> shift) & mask).clamp_index(0, bins - 1), 1);
-                }
-            }
-            let above = suffix_sum_exclusive(counts);
-            let found = find_first([bins], |b| above[b] < need && above[b] + counts[b] >= need);
-            let bin = found.min(bins - 1);
-            need = need - above[bin];
-            threshold = threshold | (bin.to::<U32>() << shift);
-        }
-
-        let mut placed = 0u32;
-        let mut equal = 0u32;
-        let keys = frag::<U32, 1>([chunk]);
-        let ties = frag::<U32, 1>([chunk]);
-        let picks = frag::<U32, 1>([chunk]);
+        let keys = shared::<U32, 1>([room]);
+        let columns = shared::<U32, 1>([if cfg.direct { 1 } else { room }]);
         let best_key = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
         let best_at = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
         if cfg.sorted {
             zero(best_key);
             zero(best_at);
         }
-        for c in 0..len.div_ceil(chunk) {
-            let p0 = c * chunk;
-            for i in parallel([chunk]) {
-                let key = sort_key(x[(row, p0 + i)]);
-                keys[i] = key;
-                ties[i] = select(p0 + i < len && key == threshold, 1, 0);
+        let place = |column: V<U32>, key: V<U32>, to: V<U32>| {
+            if cfg.sorted {
+                best_key.put(to, key);
+                best_at.put(to, column);
+            } else {
+                indices.put((row, to), first + column.to::<I>());
+                if let Some(values) = values {
+                    values.put((row, to), x[(row, column.clamp_index(0, n - 1))]);
+                }
             }
-            let (tie_at, tie_count) = prefix_sum_exclusive(ties);
-            for i in parallel([chunk]) {
-                let larger = p0 + i < len && keys[i] > threshold;
-                let kept = ties[i] == 1 && equal + tie_at[i] < need;
-                picks[i] = select(larger || kept, 1, 0);
-            }
-            let (pick_at, pick_count) = prefix_sum_exclusive(picks);
-            for i in parallel([chunk]) {
-                if picks[i] == 1 {
-                    let to = placed + pick_at[i];
-                    if cfg.sorted {
-                        best_key.put(to, keys[i]);
-                        best_at.put(to, (p0 + i).to::<U32>());
-                    } else {
-                        indices.put((row, to), first + (p0 + i).to::<I>());
-                        if let Some(values) = values {
-                            values.put((row, to), x[(row, p0 + i)]);
-                        }
+        };
+
+        // Candidates: keys and columns of all elements not smaller than `low`, in ascending order of columns.
+        let mut found = 0u32;
+        let mut low = 0u32;
+        let all = || {
+            for i in parallel([room]) {
+                if cfg.direct || i < len {
+                    keys[i] = sort_key(x[(row, i)]);
+                    if !cfg.direct {
+                        columns[i] = i.to::<U32>();
                     }
                 }
             }
-            placed += pick_count;
-            equal += tie_count;
+        };
+        if cfg.direct {
+            all();
+            found = len.to::<U32>();
+        } else if len <= room {
+            all();
+            found = len.to::<U32>();
+        } else {
+            // As many as one sector of memory holds lie side by side.
+            let side = host!(256 / T::DTYPE.bits());
+            let sample = host!(cfg.sample.max(side));
+            let stride = len / sample * side;
+            let drawn = frag::<U32, 1>([sample]);
+            for s in parallel([sample]) {
+                drawn[s] = sort_key(x[(row, s / side * stride + s % side)]);
+            }
+            let top = tile_max([sample], |s| drawn[s]);
+            // With this rank in the sample, fewer than wanted lie above for one row in thirty thousand.
+            let mean = want.to::<F32>() * host!(sample as f32) / len.value().to::<F32>();
+            // Half of the exponent: no less than the root, and six in a hundred more at most. Every target gives these bits.
+            let root = V::<F32>::from_bits((mean.bits() >> 1) + 0x1fc0_0000);
+            let rank = min((mean + root * 4.0 + 4.0).to::<I32>().to::<U32>(), host!(sample as u32));
+            let [guess, _, _] = search(counts, [lit(0u32), top], rank, rank >> 3, |base, reach, shift| {
+                for s in parallel([sample]) {
+                    let over = drawn[s] - base;
+                    if over <= reach {
+                        counts.atomic_add((over >> shift).clamp_index(0, bins - 1), 1);
+                    }
+                }
+            });
+            low = guess;
+            let least = number::<T>(guess);
+            for i in spread(0..len) {
+                let v = x[(row, i)];
+                let keep = v.to::<F32>() >= least;
+                let to = claim(&mut found, keep);
+                if keep {
+                    keys.put(to, sort_key(v));
+                    columns.put(to, i.to::<U32>());
+                }
+            }
+        }
+
+        let among = || {
+            let count = found.clamp_index(0, room);
+            let top = tile_max([room], |c| if c < count { keys[c] } else { lit(0u32) });
+            choose(
+                counts,
+                [low, top],
+                want,
+                count,
+                |c| keys[c],
+                |c, key, to| place(if cfg.direct { c.to::<U32>() } else { columns[c] }, key, to),
+            );
+        };
+        if cfg.direct {
+            among();
+        } else if found >= want && found <= host!(room as u32) {
+            among();
+        } else {
+            // The guess was too high, or too many elements are alike: the whole row instead of candidates.
+            let span = [lit(0u32), lit(host!(largest_key(T::DTYPE)))];
+            choose(counts, span, want, len, |i| sort_key(x[(row, i)]), |i, key, to| place(i.to::<U32>(), key, to));
         }
 
         if cfg.sorted {
@@ -223,6 +351,36 @@ struct Shape {
     values: bool,
     index_fill: i64,
     value_fill: f64,
+}
+
+/// Columns of a row that is not sampled.
+const DIRECT: usize = 8192;
+
+/// How many elements are sampled, and how many candidates there is room for.
+fn sizes(s: &Shape) -> [(&'static str, ConfigValue); 3] {
+    let n = s.columns;
+    let sample = (n / 32).next_power_of_two().clamp(2048, 16384);
+    let direct = n <= DIRECT;
+    let room = if direct {
+        n.next_multiple_of(if n > 1024 { 1024 } else { 32 }).max(32)
+    } else {
+        let mean = s.k.min(n) as f64 * sample as f64 / n as f64;
+        let rank = mean + 4.25 * mean.sqrt() + 4.0;
+        // What a rank in the sample is worth, with its slack and five times its deviation.
+        let most = (rank * 1.125 + 5.0 * rank.sqrt()) * n as f64 / sample as f64;
+        (most as usize).next_multiple_of(512).min(16384)
+    };
+    [("sample", ConfigValue::Int(sample)), ("room", ConfigValue::Int(room)), ("direct", ConfigValue::Bool(direct))]
+}
+
+/// Few rows have a multiprocessor each; many share one.
+fn warps_for(s: &Shape) -> usize {
+    match (s.columns <= DIRECT, s.rows) {
+        (true, 0..1024) => 16,
+        (true, _) => 8,
+        (false, 0..=132) => 32,
+        (false, _) => 16,
+    }
 }
 
 /// A number, which may be infinite and then is a word.
@@ -286,7 +444,12 @@ impl OpSpec for TopkSelect {
         let kernel = kernel_for(s.dtype, s.index);
         let mut config = p::choose(configs, &kernel, &[("rows", s.rows), ("n", s.columns), ("topk", s.k)]);
         p::set(&mut config, "sorted", ConfigValue::Bool(s.sorted));
-        p::at_most(&mut config, "chunk", s.columns.next_power_of_two().max(32));
+        for (name, value) in sizes(&s) {
+            p::set(&mut config, name, value);
+        }
+        if config.0.get("warps") == Some(&ConfigValue::Int(0)) {
+            p::set(&mut config, "warps", ConfigValue::Int(warps_for(&s)));
+        }
         let args = vec![
             p::arg(OP, problem, "x")?,
             p::optional_arg(problem, "end"),
