@@ -474,6 +474,77 @@ fn find_first_and_index_variables() {
     assert_eq!(values(&args[1]), [2.0, 600.0, 601.0]);
 }
 
+/// Positive numbers of rows of 700 to the front, in order, and how many there are; counting starts at 3.
+fn claims(always: bool) -> Kit {
+    let mut k = Kit::new("claims");
+    let n = k.dim("n");
+    let e = k.b.ix_const(700);
+    let (x, y) = (k.input("x", DType::F32, &[n, e]), k.inout("y", DType::F32, &[n, e]));
+    let (numbers, count) = (k.output("numbers", DType::U32, &[n, e]), k.output("count", DType::U32, &[n]));
+    let row = k.grid1(n);
+    let three = k.b.constant(Literal::u32(3));
+    let counter = k.var(three);
+    let zero = k.b.ix_const(0);
+    k.spread(zero, e, |k, i| {
+        let v = k.load(x, &[row, i]);
+        let cond = if always {
+            k.b.constant(Literal { dtype: DType::Bool, bits: 1 })
+        } else {
+            let limit = k.b.constant(Literal::f32(0.0));
+            k.compare(CmpOp::Gt, v, limit)
+        };
+        let number = k.b.push_value(DType::U32, |result| Op::Claim { result, var: counter, cond });
+        k.store(numbers, &[row, i], number);
+        k.when(cond, |k| {
+            let to = k.b.ix_data(number);
+            k.put(y, &[row, to], v);
+        });
+    });
+    let all = k.b.push_value(DType::U32, |result| Op::VarGet { result, var: counter });
+    k.store(count, &[row], all);
+    k
+}
+
+#[test]
+fn claims_number_iterations_in_order_whatever_the_order_of_running() {
+    let rows = 3;
+    let data: Vec<f64> = (0..rows * 700).map(|i| (i * 7919 % 11) as f64 - 5.0).collect();
+    for (always, threads, order) in [
+        (false, 1, BlockOrder::Forward),
+        (false, 4, BlockOrder::Reversed),
+        (false, 2, BlockOrder::Seeded(7)),
+        (true, 2, BlockOrder::Reversed),
+    ] {
+        let k = claims(always);
+        let args = [
+            tensor(DType::F32, &[rows, 700], &data),
+            zeros(DType::F32, &[rows, 700]),
+            zeros(DType::U32, &[rows, 700]),
+            zeros(DType::U32, &[rows]),
+        ];
+        let r = run_with(&k, &[rows as i64], &args, Options { sanitize: true, threads: Some(threads), order });
+        assert!(r.findings.is_empty(), "{:?}", r.findings);
+        let (mut kept, mut numbers, mut counts) = (vec![0.0; rows * 700], vec![], vec![]);
+        for row in 0..rows {
+            let mut next = 3;
+            for i in 0..700 {
+                numbers.push(next as f64);
+                let v = data[row * 700 + i];
+                if always || v > 0.0 {
+                    if next < 700 {
+                        kept[row * 700 + next] = v;
+                    }
+                    next += 1;
+                }
+            }
+            counts.push(next as f64);
+        }
+        assert_eq!(values(&args[1]), kept);
+        assert_eq!(values(&args[2]), numbers);
+        assert_eq!(values(&args[3]), counts);
+    }
+}
+
 #[test]
 fn every_cast() {
     let inputs: Vec<f64> = vec![

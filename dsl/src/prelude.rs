@@ -26,6 +26,6 @@ pub use crate::select::topk_small;
 pub use crate::tensor::{Gm, HostIndex, Rd, Region, Wr, Writable};
 pub use crate::tile::{Frag, Shared, Space, Tile, frag, shared};
 pub use crate::tiles::{Groups, Raster, part, pipeline, split_k, sum_parts, tile_loop, tile_loop_grouped};
-pub use crate::var::{Var, vars};
+pub use crate::var::{Var, claim, vars};
 pub use kiln_codegen::tune::KernelConfig;
 pub use kiln_dsl_macros::{KernelConfig, kernel, kernel_fn, schedule};

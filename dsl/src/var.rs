@@ -150,6 +150,16 @@ pub fn var_as<X: Held, E: IntoHeld<X>>(name: &str, init: E) -> Var<X> {
 fn declare<X: Held>(name: &str, init: X) -> Var<X> {
     with(|s| Var { id: X::declare(&mut Builder(s), name, init), of: PhantomData })
 }
+/// In the body of a `spread`: the number of this iteration among those whose condition holds, counted on from `count` in
+/// ascending order of the index. Afterwards `count` has grown by all of them. Numbers are what a loop in order would give,
+/// so elements can be collected without gaps, and without an order that changes from run to run:
+///
+/// `let at = claim(&mut count, keep); if keep { list.put(at, x); }`
+#[track_caller]
+pub fn claim(count: &Var<V<U32>>, keep: V<Bool>) -> V<U32> {
+    let (var, cond) = (count.id, keep.id);
+    with(|s| V::of_id(s.b.push_value(kiln_codegen::ir::DType::U32, |result| Op::Claim { result, var, cond })))
+}
 impl<X: Held> Var<X> {
     /// A snapshot.
     #[track_caller]

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 mod grouped;
 #[path = "routing.rs"]
 mod routing;
+#[path = "selection.rs"]
+mod selection;
 
 /// A problem on the host.
 #[derive(Debug, Default)]
@@ -113,6 +115,7 @@ pub fn problem(op: &str, seed: u64) -> Option<Random> {
         "quant_lossless_fp4_to_fp8" => lossless(d, &mut r),
         "kv_cache_pack" | "kv_cache_write" => cache(op, d, &mut r),
         "kv_compressor" => compressor(d, &mut r),
+        "topk_select" => selection::topk(d, &mut r),
         "mha_prefill_dense" => prefill_dense(d, &mut r),
         "mla_prefill_sparse" => prefill_sparse(d, &mut r),
         "mhc_expand" | "mhc_pre" | "mhc_post" | "mhc_sinkhorn" | "mhc_head_mix" => hyper(op, d, &mut r),

@@ -7,7 +7,7 @@ use kiln_codegen::ir::*;
 
 impl Gen<'_> {
     pub(super) fn step(&mut self) {
-        match self.below(26) {
+        match self.below(27) {
             0..=3 => self.load_tile(),
             4..=8 => self.map(),
             9 => self.in_place(&Place::default()),
@@ -22,6 +22,7 @@ impl Gen<'_> {
             22 => self.gemm(),
             23 => self.find(),
             24 => self.spread(),
+            25 => self.claim(),
             _ => self.gathered(),
         }
     }
@@ -397,6 +398,46 @@ impl Gen<'_> {
         self.tiles = tiles;
         self.b.close();
         self.b.push(Op::Spread { var, lo, hi, body });
+    }
+
+    /// Numbers those elements of a range for which something holds, and collects them without gaps.
+    fn claim(&mut self) {
+        let size = self.b.ix_const(self.block as i64);
+        let lo = self.at;
+        let end = self.b.ix_add(lo, size);
+        let hi = self.b.ix_min(end, self.n);
+        let dtype = self.dtype();
+        let numbers = self.shaped(DType::U32, Access::Out, 1, 0);
+        let tile = self.tile_in(dtype, &[self.block], Space::Shared);
+        let rest = self.literal(dtype);
+        let rest = self.b.constant(rest);
+        self.b.push(Op::Fill { dst: tile.view, value: rest });
+        let start = self.b.constant(Literal { dtype: DType::U32, bits: 0 });
+        let counter = self.b.new_buffer("count", DType::U32, &[], Space::Var, false);
+        self.b.push(Op::VarNew { var: counter, init: start });
+        let var = self.b.new_ix_var("s", IxVarKind::Element, Some(lo), None);
+        let tiles = std::mem::take(&mut self.tiles);
+        let body = self.b.open();
+        let i = self.b.ix_var(var);
+        let local = self.b.ix_sub(i, lo);
+        let at = Place { ix: vec![local], extents: vec![self.block], ..Place::default() };
+        let cond = self.condition(0, &at);
+        let number = self.b.push_value(DType::U32, |result| Op::Claim { result, var: counter, cond });
+        self.store(numbers, &[i], number, false);
+        let then = self.b.open();
+        let v = self.expr(dtype, 1, &at);
+        let to = self.b.ix_data(number);
+        self.store(tile.view, &[to], v, true);
+        self.b.close();
+        let els = self.b.open();
+        self.b.close();
+        self.b.push(Op::If { cond, then, els, results: vec![] });
+        self.b.close();
+        self.b.push(Op::Spread { var, lo, hi, body });
+        self.tiles = tiles;
+        self.tiles.push(tile);
+        let all = self.b.push_value(DType::U32, |result| Op::VarGet { result, var: counter });
+        self.scalar(all);
     }
 
     /// Rows of an input by number.

@@ -146,6 +146,7 @@ fn meets(k: &Kernel, id: OpId, c: Carrier) -> Option<Step> {
         Op::VarNew { var, .. } | Op::VarSet { var, .. } | Op::IxVarNew { var, .. } | Op::IxVarSet { var, .. } => {
             Step::Goes(vec![Carrier::Variable(*var)])
         }
+        Op::Claim { result, var, .. } => Step::Goes(vec![Carrier::Value(*result), Carrier::Variable(*var)]),
         Op::For { .. } | Op::Spread { .. } | Op::FindFirst { .. } | Op::Check { .. } => Step::Ends(End::Choice),
         Op::If { cond, .. } if as_value(cond) => Step::Ends(End::Choice),
         Op::Load { .. } | Op::LoadOr { .. } | Op::Copy { .. } if in_indices || in_views => Step::Ends(End::Address),

@@ -154,6 +154,7 @@ impl Printer<'_> {
             | Op::Load { .. }
             | Op::LoadOr { .. }
             | Op::Store { .. }
+            | Op::Claim { .. }
             | Op::Fill { .. }
             | Op::Parallel { .. }
             | Op::Spread { .. }

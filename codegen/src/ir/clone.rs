@@ -283,6 +283,10 @@ impl<'k> Cloner<'k> {
                 let (view, index, value) = (self.view(view), self.indices(&index), self.value(value));
                 Op::Atomic { result: result.map(|r| self.define(r)), op, view, index, value }
             }
+            Op::Claim { result, var, cond } => {
+                let (var, cond) = (self.buffer(var), self.value(cond));
+                Op::Claim { result: self.define(result), var, cond }
+            }
             Op::Alloc { buffer } => Op::Alloc { buffer: self.define_buffer(buffer) },
             Op::Fill { dst, value } => Op::Fill { dst: self.view(dst), value: self.value(value) },
             Op::Copy { src, dst, extents } => Op::Copy { src: self.region(&src), dst: self.region(&dst), extents },

@@ -111,6 +111,7 @@ pub fn effects(kernel: &Kernel, id: OpId) -> Vec<Effect> {
         Op::Atomic { view, index, .. } => {
             with_tables(&[*view], vec![make(EffectKind::Atomic, Place::Element { view: *view, index: index.clone() })])
         }
+        Op::Claim { var, .. } => vec![read(Place::Buffer(*var)), write(Place::Buffer(*var))],
         Op::Fill { dst, .. } => with_tables(&[*dst], vec![write(Place::View(*dst))]),
         Op::Copy { src, dst, extents } => {
             let place =
@@ -331,6 +332,11 @@ pub fn uses(op: &Op) -> Uses {
             u.values.push(*value);
             u.defines.extend(*result);
         }
+        Op::Claim { result, var, cond } => {
+            u.values.push(*cond);
+            u.buffers.push(*var);
+            u.defines.push(*result);
+        }
         Op::Alloc { buffer } => u.buffers.push(*buffer),
         Op::Fill { dst, value } => {
             u.views.push(*dst);
@@ -437,4 +443,13 @@ fn sched_uses(op: &SchedOp, u: &mut Uses) {
         | SchedOp::GridWait
         | SchedOp::GridAllow => {}
     }
+}
+
+/// The variable in which the body of a `Spread` counts, if it has a `Claim`.
+pub fn counter(kernel: &Kernel, body: BlockId) -> Option<BufferId> {
+    kernel
+        .block(body)
+        .ops
+        .iter()
+        .find_map(|&o| if let Op::Claim { var, .. } = kernel.op(o).op { Some(var) } else { None })
 }

@@ -262,6 +262,21 @@ pub enum Op {
         value: ValueId,
     },
 
+    /// Numbers the iterations of the `Spread` around it for which `cond` holds, in ascending order of its index: `result`
+    /// is `var` as it was before the `Spread`, plus the number of earlier iterations with a true `cond`. After the
+    /// `Spread`, `var` has grown by all of them. Where `cond` is false, `result` is the number the next one gets.
+    ///
+    /// Stands directly in the body of a `Spread`, once, and nothing before it there changes memory; the body names `var`
+    /// nowhere else. Numbers do not depend on how iterations run, so what is stored under them does not either.
+    Claim {
+        /// The number, U32.
+        result: ValueId,
+        /// The counter, a U32 variable declared outside of the `Spread`; it wraps.
+        var: BufferId,
+        /// Bool.
+        cond: ValueId,
+    },
+
     // --- tiles: block level only ---
     /// Makes `buffer` (space `Shared` or `Frag`) exist from here to the end of its block. Content undefined.
     Alloc {
@@ -588,6 +603,7 @@ impl Op {
             Op::Store { checked: false, .. } => "store",
             Op::Store { checked: true, .. } => "put",
             Op::Atomic { .. } => "atomic",
+            Op::Claim { .. } => "claim",
             Op::Alloc { .. } => "alloc",
             Op::Fill { .. } => "fill",
             Op::Copy { .. } => "copy",

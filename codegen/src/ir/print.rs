@@ -525,6 +525,10 @@ impl Printer {
                     None => rest,
                 }
             }
+            Op::Claim { result, var, cond } => {
+                let rest = format!("claim {}, {}", self.buffer(*var), self.value(*cond));
+                format!("{} = {rest}", self.define(*result))
+            }
             Op::Alloc { buffer } => {
                 if self.buffers.contains_key(buffer) {
                     format!("alloc {}", self.buffer(*buffer))

@@ -11,7 +11,7 @@ use super::matrix::{element_bytes, operands, pitch};
 use super::pipeline::{Ahead, ahead, version_bytes};
 use crate::analysis::Ranges;
 use crate::diag::Diagnostic;
-use crate::ir::effects::walk;
+use crate::ir::effects::{self, walk};
 use crate::ir::{Base, Block, Buffer, BufferId, DType, Kernel, MemoryLayout, Op, OpId, OpNode, Space, SpanId};
 use crate::target::Caps;
 use std::collections::{BTreeSet, HashSet};
@@ -223,10 +223,20 @@ fn scratch(k: &Kernel, id: OpId, warps: usize) -> Option<(DType, usize)> {
     if matches!(own, Op::FindFirst { .. }) {
         return (warps > 1).then_some((DType::I32, warps));
     }
+    // Two sets of counts, used in turn.
+    if claims(k, own) {
+        return (warps > 1).then_some((DType::U32, 2 * warps));
+    }
     if let Op::Atomic { result: Some(_), view, .. } = own {
         return at_block_level(k, id).then_some((k.view(*view).dtype, 1));
     }
     None
+}
+
+/// True if an op numbers its iterations.
+pub fn claims(k: &Kernel, op: &Op) -> bool {
+    let Op::Spread { body, .. } = op else { return false };
+    effects::counter(k, *body).is_some()
 }
 
 /// Type in which partial results travel: small floats as f32, everything else as it is.

@@ -194,6 +194,8 @@ impl Sync<'_> {
         let k = self.kernel;
         let mut e = Effect::default();
         let meets = self.uses_scratch(id);
+        // Its threads meet between its steps, so what it touches is touched before and after; without steps they do not meet.
+        let steps = super::place::claims(k, op);
         let place = |x: &effects::Effect| match x.base(k) {
             Base::Buffer(b) => self.tile(b),
             Base::Param(p) => self.tensor(p),
@@ -206,7 +208,7 @@ impl Sync<'_> {
                 EffectKind::Atomic => Kind::Atomic,
             };
             // A collective writes its result after its threads have met.
-            let late = meets && kind == Kind::Write;
+            let late = meets && !steps && kind == Kind::Write;
             let side = if late { &mut e.after } else { &mut e.before };
             side.extend(place(&x).map(|p| (p, kind)));
         }
@@ -224,7 +226,7 @@ impl Sync<'_> {
         }
         if let (true, Some(s)) = (meets, self.scratch.and_then(|b| self.tile(b))) {
             e.before.insert((s, Kind::Write));
-            e.meets = true;
+            e.meets = !steps;
             e.after.insert((s, Kind::Read));
         }
         e

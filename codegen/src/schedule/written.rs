@@ -238,7 +238,7 @@ fn collectives(k: &Kernel, block: BlockId, warps: usize) -> Result<(), Reason> {
             if lanes > 32 {
                 wrong = Some(format!("a reduction over {} elements takes several warps", extents[*axis]));
             }
-        } else if matches!(op, Op::ReduceRegion { .. } | Op::Scan { .. } | Op::FindFirst { .. }) {
+        } else if matches!(op, Op::ReduceRegion { .. } | Op::Scan { .. } | Op::FindFirst { .. } | Op::Claim { .. }) {
             wrong = Some(format!("`{}` needs all threads of a block", op.name()));
         }
     });

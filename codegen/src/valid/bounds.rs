@@ -34,6 +34,7 @@ pub(super) fn guards(k: &Kernel, r: &Ranges) -> HashMap<OpId, Vec<bool>> {
             | Op::IxVarNew { .. }
             | Op::IxVarGet { .. }
             | Op::IxVarSet { .. }
+            | Op::Claim { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
             | Op::Parallel { .. }

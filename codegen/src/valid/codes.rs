@@ -40,6 +40,11 @@ pub const CODES: &[Code] = &[
     code("V0109", "an op stands behind `break` or `continue` and never runs", "remove it"),
     code("V0110", "`grid_sync` where not every block passes it", "put it at the top level of the kernel"),
     code("V0111", "`grid_sync` in a kernel that is not cooperative", "declare the kernel `#[kernel(cooperative)]`"),
+    code(
+        "V0112",
+        "a `claim` that does not stand once, directly in a `spread`, before all that changes memory",
+        "claim at the top of the body, and store under the number afterwards",
+    ),
     code("V0201", "an operand has the wrong dtype", "convert with `.to::<T>()`"),
     code("V0202", "the number of indices or axes does not fit", "give one index an axis"),
     code("V0203", "extents do not fit, or a view leaves its tile", "make the extents equal"),

@@ -131,6 +131,7 @@ impl Walk<'_> {
             | Op::LoadOr { .. }
             | Op::Store { .. }
             | Op::Atomic { .. }
+            | Op::Claim { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
             | Op::Copy { .. }

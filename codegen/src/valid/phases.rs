@@ -139,6 +139,8 @@ struct Access {
     maybe: bool,
     /// Every iteration stores the same value.
     same_value: bool,
+    /// An axis whose index is a number that only this iteration has: one claimed under a condition that holds here.
+    claimed: Option<(usize, ValueId)>,
 }
 
 /// A variable that takes several values in a phase.
@@ -196,7 +198,7 @@ impl<'a> Phase<'a> {
             movers: vec![],
         };
         p.defined(body);
-        p.collect(body, &mut vec![], false);
+        p.collect(body, &mut vec![], &mut vec![], false);
         let all: Vec<IxVarId> = p.elements.iter().chain(&p.locals).copied().collect();
         for v in all {
             let Some(atom) = r.var_atom(v) else { continue };
@@ -219,7 +221,13 @@ impl<'a> Phase<'a> {
         }
     }
 
-    fn collect(&mut self, block: BlockId, conditions: &mut Vec<(CmpOp, IxId, IxId, bool)>, maybe: bool) {
+    fn collect(
+        &mut self,
+        block: BlockId,
+        conditions: &mut Vec<(CmpOp, IxId, IxId, bool)>,
+        holds: &mut Vec<ValueId>,
+        maybe: bool,
+    ) {
         let mut maybe = maybe;
         for &id in &self.k.block(block).ops.clone() {
             let op = &self.k.op(id).op;
@@ -228,15 +236,17 @@ impl<'a> Phase<'a> {
                 let inner = self.inner_values.contains(cond);
                 match def {
                     Some(&Op::CompareIndex { op, a, b, .. }) => {
-                        for (arm, holds) in [(*then, true), (*els, false)] {
-                            conditions.push((op, a, b, holds));
-                            self.collect(arm, conditions, maybe);
+                        for (arm, is) in [(*then, true), (*els, false)] {
+                            conditions.push((op, a, b, is));
+                            self.collect(arm, conditions, holds, maybe);
                             conditions.pop();
                         }
                     }
                     _ => {
-                        self.collect(*then, conditions, maybe || inner);
-                        self.collect(*els, conditions, maybe || inner);
+                        holds.push(*cond);
+                        self.collect(*then, conditions, holds, maybe || inner);
+                        holds.pop();
+                        self.collect(*els, conditions, holds, maybe || inner);
                     }
                 }
                 continue;
@@ -259,10 +269,15 @@ impl<'a> Phase<'a> {
                     conditions: conditions.clone(),
                     maybe,
                     same_value,
+                    claimed: index.iter().enumerate().find_map(|(axis, &i)| {
+                        let IxExpr::Data(v) = self.k.ix_expr(i) else { return None };
+                        let def = self.k.value(v).def.map(|d| &self.k.op(d).op);
+                        matches!(def, Some(Op::Claim { cond, .. }) if holds.contains(cond)).then_some((axis, v))
+                    }),
                 });
             }
             for b in uses(op).blocks {
-                self.collect(b, conditions, maybe);
+                self.collect(b, conditions, holds, maybe);
             }
         }
     }
@@ -343,6 +358,13 @@ impl<'a> Phase<'a> {
                 let (w, x) = if a.kind == EffectKind::Read { (b, a) } else { (a, b) };
                 let both_atomic = w.kind == EffectKind::Atomic && x.kind == EffectKind::Atomic;
                 if w.kind == EffectKind::Read || both_atomic {
+                    continue;
+                }
+                if w.claimed.is_some()
+                    && w.claimed == x.claimed
+                    && w.view == x.view
+                    && self.no_overlap(self.k.view(w.view))
+                {
                     continue;
                 }
                 let mut answer = if self.apart(w, x) { Answer::Apart } else { self.enumerate(w, x) };

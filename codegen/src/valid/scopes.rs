@@ -311,6 +311,7 @@ impl Walk<'_> {
                     d.help = Some("declare it inside the body, or use a reduction".into());
                 }
             }
+            Op::Claim { var, .. } => self.claim(id, *var),
             Op::Store { .. } | Op::Atomic { .. } => {
                 if let Some((outer, _)) = &self.element
                     && matches!(self.k.op(*outer).op, Op::ReduceRegion { .. } | Op::FindFirst { .. } | Op::Gemm { .. })
@@ -358,6 +359,65 @@ impl Walk<'_> {
             matches!(op, Op::BlockBarrier { .. } | Op::Sched(_) | Op::Parallel { distribution: Some(_), .. }) && !own;
         if scheduled && self.k.stage == Stage::Plain {
             self.error(id, "V0107", format!("`{name}` is placed on threads in a plain kernel"));
+        }
+    }
+
+    /// A claim numbers whole iterations: every iteration gets to it, and before it none has changed anything.
+    fn claim(&mut self, id: OpId, var: BufferId) {
+        let k = self.k;
+        let around = self.element.as_ref().map(|e| (e.0, e.1.contains(&var)));
+        let Some((outer, declared)) = around else {
+            let d = self.error(id, "V0112", "`claim` outside of a `spread`".into());
+            d.help = Some("it numbers the iterations of a `spread`".into());
+            return;
+        };
+        let body = match &k.op(outer).op {
+            Op::Spread { body, .. } => *body,
+            op => {
+                let m = format!("`claim` in the body of `{}`", op.name());
+                self.error(id, "V0112", m).help = Some("it numbers the iterations of a `spread`".into());
+                return;
+            }
+        };
+        let ops = &k.block(body).ops;
+        let Some(at) = ops.iter().position(|&o| o == id) else {
+            let d = self.error(id, "V0112", "`claim` inside a branch or a loop of the body".into());
+            d.help = Some("give it the condition: `claim(&mut count, condition)`".into());
+            return;
+        };
+        if !declared {
+            let name = k.buffer(var).name.clone();
+            let d = self.error(id, "V0112", format!("the counter `{name}` is declared inside the body"));
+            d.help = Some("declare it before the `spread`".into());
+            return;
+        }
+        for (n, &o) in ops.iter().enumerate() {
+            let mut wrong = None;
+            let mut look = |inner: OpId, op: &Op| {
+                if inner == id {
+                } else if matches!(op, Op::Claim { .. }) {
+                    wrong = Some((inner, "there is another `claim` in the body"));
+                } else if uses(op).buffers.contains(&var) {
+                    wrong = Some((inner, "the body uses the counter itself"));
+                } else if n < at && matches!(op, Op::Store { .. } | Op::Atomic { .. } | Op::Check { .. }) {
+                    wrong = Some((inner, "this stands before the `claim`"));
+                } else if n < at
+                    && matches!(op, Op::For { .. } | Op::Loop { .. } | Op::VarNew { .. } | Op::IxVarNew { .. })
+                {
+                    wrong = Some((inner, "what decides about a `claim` has neither loops nor variables"));
+                }
+            };
+            look(o, &k.op(o).op);
+            for b in uses(&k.op(o).op).blocks {
+                crate::ir::effects::walk(k, b, &mut look);
+            }
+            if let Some((other, why)) = wrong {
+                let span = k.span_of(k.op(other).span).clone();
+                let d = self.error(id, "V0112", "`claim` after what it must come before, or not alone".into());
+                d.notes.push((why.into(), Some(span)));
+                d.help = Some("compute the condition, claim once, then store".into());
+                return;
+            }
         }
     }
 

@@ -403,6 +403,15 @@ impl Check<'_> {
                     }
                 }
             }
+            Op::Claim { result, var, cond } => {
+                self.want("the condition", *cond, DType::Bool);
+                self.want("the number", *result, DType::U32);
+                let b = self.k.buffer(*var).clone();
+                if b.space != Space::Var || b.index || b.dtype != DType::U32 {
+                    self.error("V0201", format!("`{}` is no counter", b.name)).help =
+                        Some("a counter is a variable of u32: `let mut count = 0u32;`".into());
+                }
+            }
             Op::FindFirst { extent, cond, .. } => {
                 self.boxed(1, &[*extent]);
                 self.want("the condition", *cond, DType::Bool);

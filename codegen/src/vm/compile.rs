@@ -11,6 +11,7 @@ mod uses;
 use super::memory::{Class, class_of};
 use super::program::*;
 use crate::diag::Diagnostic;
+use crate::ir::effects;
 use crate::ir::{
     Base, BlockId, BufferId, DType, Gather, GemmScale, IfResult, IxExpr, IxId, IxVarId, IxVarKind, Kernel, Op, OpId,
     Order, ParamKind, Region, Space, SpanId, ValueId, ViewId, build::row_major,
@@ -324,6 +325,10 @@ impl<'k> Compiler<'k> {
                 };
                 Instr::Move { dst: self.define(*result), src }
             }
+            Op::Claim { result, var: _, cond } => {
+                let cond = self.value(*cond, span);
+                Instr::Claim { dst: self.define(*result), cond }
+            }
             Op::VarSet { var, value } => {
                 let src = self.value(*value, span);
                 let Some(&dst) = self.frame().vars.get(var) else {
@@ -455,7 +460,13 @@ impl<'k> Compiler<'k> {
                 let (lo, hi) = (self.ix(*lo, span), self.ix(*hi, span));
                 self.enter_body(&[*var], 1, span);
                 let code = self.block(*body, &HashSet::new());
-                self.leave_body(Extents::Range(lo, hi), code, Collect::None)
+                let counter = effects::counter(kernel, *body);
+                let collect = match counter.map(|var| self.block.vars.get(&var).copied()) {
+                    None => Collect::None,
+                    Some(Some(counter)) => Collect::Count { counter },
+                    Some(None) => return self.error(span, "a counter is used before it is declared"),
+                };
+                self.leave_body(Extents::Range(lo, hi), code, collect)
             }
             Op::ReduceRegion { op, vars, extents, body, value, result, order } => {
                 self.enter_body(vars, extents.len(), span);
@@ -690,6 +701,7 @@ fn mergeable(code: &[Node]) -> Option<Vec<Access>> {
             Instr::CompareIndex { a, b, .. } => (a.is_uniform() && b.is_uniform()).then_some(())?,
             Instr::Clamp { lo, hi, .. } => (lo.is_uniform() && hi.is_uniform()).then_some(())?,
             Instr::Atomic { .. }
+            | Instr::Claim { .. }
             | Instr::Inside { .. }
             | Instr::For { .. }
             | Instr::Loop { .. }

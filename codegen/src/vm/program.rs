@@ -206,6 +206,11 @@ pub enum Collect {
         /// Environment position.
         result: usize,
     },
+    /// `Instr::Claim` counts in `counter` of the block frame; strips run in ascending order.
+    Count {
+        /// The counter.
+        counter: Reg,
+    },
     /// Kept as the factors of the rows (0) or columns (1) of the matrix product that follows.
     Keep {
         /// The element's factor.
@@ -360,6 +365,11 @@ pub enum Instr {
         access: Box<Access>,
         dst: Option<Reg>,
         src: Reg,
+    },
+    /// Numbers the lanes whose `cond` holds, from where the last strip ended.
+    Claim {
+        dst: Reg,
+        cond: Reg,
     },
     /// Runs `code` for the lanes whose element of `access` exists; only the sanitizer needs it.
     Inside {

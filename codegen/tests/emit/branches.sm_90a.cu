@@ -17,7 +17,7 @@ branches(const int* __restrict__ pick, const float* __restrict__ table, float* _
     for (int s = 0; s < 4; ++s) {
         const int i = s * 64 + tid;
         const int pick_i = bx * 256 + i < n ? pick_at[i] : 0;
-        const float table_i = (u64)(i64)pick_i < (u64)m ? table[(i64)pick_i] : -1.0f;
+        const float table_i = (u32)pick_i < (u32)m ? table[(i64)pick_i] : -1.0f;
         float t;
         if (table_i < 0.0f) {
             const float y_i = bx * 256 + i < n ? y_at[i] : 0.0f;

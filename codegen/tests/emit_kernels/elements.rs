@@ -285,6 +285,45 @@ pub fn histogram() -> Kernel {
     k.done()
 }
 
+/// The columns of numbers above a limit, without gaps and in order, and how many there are.
+pub fn claim() -> Kernel {
+    let mut k = K::new("claim", 4);
+    let (t, n) = (D::S("t", 1), D::S("n", 1));
+    let x = k.tensor("x", DType::F32, Access::In, &[t, n]);
+    let columns = k.tensor("columns", DType::U32, Access::InOut, &[t, n]);
+    let count = k.tensor("count", DType::U32, Access::Out, &[t]);
+    let limit = k.scalar("limit", DType::F32);
+    let (rows, hi, zero) = (k.dim(t), k.dim(n), k.c(0));
+    let row = k.grid1(rows, 1);
+    let none = k.b.constant(Literal::u32(0));
+    let counter = k.b.new_buffer("found", DType::U32, &[], Space::Var, false);
+    k.b.push(Op::VarNew { var: counter, init: none });
+    k.next();
+    let one = k.c(1);
+    let last = k.b.ix_sub(hi, one);
+    let var = k.b.new_ix_var("i", IxVarKind::Element, Some(zero), Some(last));
+    let i = k.b.ix_var(var);
+    let body = k.b.open();
+    let v = k.load(x, &[row, i]);
+    let cond = k.cmp(CmpOp::Gt, v, limit);
+    let number = k.b.push_value(DType::U32, |result| Op::Claim { result, var: counter, cond });
+    k.next();
+    let then = k.b.open();
+    let to = k.b.ix_data(number);
+    let column = k.b.push_value(DType::U32, |result| Op::IndexValue { result, index: i });
+    k.b.push(Op::Store { view: columns, index: vec![row, to], value: column, checked: true });
+    k.b.close();
+    let els = k.b.open();
+    k.b.close();
+    k.b.push(Op::If { cond, then, els, results: vec![] });
+    k.b.close();
+    k.b.push(Op::Spread { var, lo: zero, hi, body });
+    k.next();
+    let found = k.b.push_value(DType::U32, |result| Op::VarGet { result, var: counter });
+    k.store(count, &[row], found);
+    k.done()
+}
+
 /// Steps until 1 is reached: a loop at block level with variables and a break.
 pub fn collatz() -> Kernel {
     let mut k = K::new("collatz", 1);

@@ -23,6 +23,7 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("hadamard", hadamard(256)),
         ("scan", scan()),
         ("histogram", histogram()),
+        ("claim", claim()),
         ("collatz", collatz()),
         ("branches", branches()),
         ("softmax_rows", softmax(4, 1000, 4)),

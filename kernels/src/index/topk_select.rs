@@ -6,15 +6,19 @@
 //! *Tensors*: `x` `[rows, columns]` bf16 or f32, rows at any distance; `end`, `output_idx_offset` `[rows]` i32, may be left
 //! out; `indices` `[rows, k]` i64 or i32; `values` `[rows, k]` with the parameter `return_value`.
 //! *Order*: ascending index (`sorted_index` asks for what is always so); with `sorted`, descending value.
-//! *Cost*: one read of the rows would do; this reads them once for each digit of the key and once to place.
+//! *Cost*: one read of the rows and a sample of them; two to four more reads of a row whose candidates are too many or too few.
 //! *Numerics*: none; integers that order like the values are compared, so any input gives the same bits everywhere.
-//! *Schedule*: one block a row. Histograms of one digit of the key after another find the threshold; scans then give every
-//! chosen element its place, so no place depends on timing and nothing is assumed about how many values share a digit.
+//! *Schedule*: one block a row. A sample gives a threshold that a few more than `k` elements reach; one pass collects those,
+//! histograms of ever narrower bins find the smallest chosen key among them, and the chosen ones are numbered in order, so
+//! no place depends on timing. A row whose guess was wrong goes through the same steps without candidates: the guess costs
+//! time, never a result. Short rows are their own candidates. Few long rows are cut into slices that blocks of their own
+//! choose in; a second launch chooses among what they chose.
 //! *Source*: Alabi et al., Fast k-selection algorithms for graphics processing units, 2012.
 
+use super::largest::{TopkConfig, choose, pick, write_sorted};
 use crate::problem as p;
 use dsl::prelude::*;
-use kiln_codegen::abi::{Arg, Plan};
+use kiln_codegen::abi::{Arg, Launch, Plan};
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
 use kiln_codegen::spec::{
@@ -25,52 +29,8 @@ use kiln_codegen::tune::ConfigValue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How a row is read.
-#[derive(KernelConfig, Clone, Debug)]
-pub struct TopkConfig {
-    /// Bits of a digit; a histogram has `2^digit` counters.
-    #[tune(8, 11)]
-    pub digit: usize,
-    /// Elements of a placing step.
-    #[tune(4096, 1024, 2048)]
-    pub chunk: usize,
-    /// Warps of a block.
-    #[tune(32, 16)]
-    pub warps: usize,
-    /// Descending value instead of ascending index.
-    #[default(false)]
-    pub sorted: bool,
-}
-
-/// Bits of a sort key: bf16 values differ in the upper half of theirs only.
-fn key_bits(dtype: Data) -> usize {
-    if dtype == Data::Bf16 { 16 } else { 32 }
-}
-
-/// Position and width of each digit, from the top.
-fn digits(bits: usize, digit: usize) -> Vec<(u32, u32)> {
-    let mut digits = vec![];
-    let mut top = bits;
-    while top > 0 {
-        let low = top.saturating_sub(digit);
-        digits.push((low as u32, (top - low) as u32));
-        top = low;
-    }
-    digits
-}
-
-/// An unsigned integer that orders as the values do: NaN is the smallest, both zeros are equal.
-#[kernel_fn]
-pub fn sort_key<T: Float>(x: V<T>) -> V<U32> {
-    let v = x.to::<F32>();
-    let u = select(v == 0.0, 0u32, v.bits());
-    let key = select((u >> 31) == 1, !u, u | 0x8000_0000);
-    let key = select(v == v, key, 0u32);
-    if host!(key_bits(T::DTYPE) == 16) { key >> 16 } else { key }
-}
-
 /// Chooses within rows.
-#[kernel(dims(topk: fixed), deterministic, batch_invariant(rows))]
+#[kernel(dims(topk: fixed), require(!cfg.direct || n <= cfg.room), deterministic, batch_invariant(rows))]
 pub fn topk_select<T: Float, I: IndexInt>(
     cfg: &TopkConfig,
     x: In![T; rows, n; strides(ld, 1)],
@@ -81,14 +41,12 @@ pub fn topk_select<T: Float, I: IndexInt>(
     index_fill: Scalar![I64],
     value_fill: Scalar![F32],
 ) {
-    let chunk = cfg.chunk;
     let row = grid(rows);
-    warps(cfg.warps);
+    warps(if cfg.warps == 0 { 16 } else { cfg.warps });
     let len = if let Some(end) = end { end[row].clamp_index(0, n) } else { n };
     let chosen = len.min(topk);
     let want = chosen.to::<U32>();
     let first = if let Some(offset) = offset { offset[row].to::<I>() } else { V::<I>::of(0.0) };
-
     for j in parallel([topk]) {
         if j >= chosen {
             indices[(row, j)] = index_fill.to::<I>();
@@ -99,89 +57,132 @@ pub fn topk_select<T: Float, I: IndexInt>(
     }
 
     if want > 0 {
-        // The key of the smallest chosen value, digit by digit, and how many elements equal to it are chosen.
-        let mut threshold = 0u32;
-        let mut need = want;
-        let bins = host!(1 << cfg.digit);
-        let counts = shared::<U32, 1>([bins]);
-        for (shift, width) in unroll(digits(key_bits(T::DTYPE), cfg.digit)) {
-            zero(counts);
-            for i in spread(0..len) {
-                let key = sort_key(x[(row, i)]);
-                let top = host!(shift + width);
-                let here = if host!(top < 32) { (key >> top) == (threshold >> top) } else { lit(true) };
-                if here {
-                    let mask = host!((1u32 << width) - 1);
-                    counts.atomic_add(((key >> shift) & mask).clamp_index(0, bins - 1), 1);
-                }
-            }
-            let above = suffix_sum_exclusive(counts);
-            let found = find_first([bins], |b| above[b] < need && above[b] + counts[b] >= need);
-            let bin = found.min(bins - 1);
-            need = need - above[bin];
-            threshold = threshold | (bin.to::<U32>() << shift);
-        }
-
-        let mut placed = 0u32;
-        let mut equal = 0u32;
-        let keys = frag::<U32, 1>([chunk]);
-        let ties = frag::<U32, 1>([chunk]);
-        let picks = frag::<U32, 1>([chunk]);
-        let best_key = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
-        let best_at = shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]);
+        let best = [0, 1].map(|_| shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]));
         if cfg.sorted {
-            zero(best_key);
-            zero(best_at);
+            zero(best[0]);
+            zero(best[1]);
         }
-        for c in 0..len.div_ceil(chunk) {
-            let p0 = c * chunk;
-            for i in parallel([chunk]) {
-                let key = sort_key(x[(row, p0 + i)]);
-                keys[i] = key;
-                ties[i] = select(p0 + i < len && key == threshold, 1, 0);
+        let write = |column: V<U32>, to: V<U32>| {
+            indices.put((row, to), first + column.to::<I>());
+            if let Some(values) = values {
+                values.put((row, to), x[(row, column.clamp_index(0, n - 1))]);
             }
-            let (tie_at, tie_count) = prefix_sum_exclusive(ties);
-            for i in parallel([chunk]) {
-                let larger = p0 + i < len && keys[i] > threshold;
-                let kept = ties[i] == 1 && equal + tie_at[i] < need;
-                picks[i] = select(larger || kept, 1, 0);
+        };
+        pick(cfg, [len * 0, len], want, |i| x[(row, i)], |column, key, to| {
+            if cfg.sorted {
+                best[0].put(to, key);
+                best[1].put(to, column);
+            } else {
+                write(column, to);
             }
-            let (pick_at, pick_count) = prefix_sum_exclusive(picks);
-            for i in parallel([chunk]) {
-                if picks[i] == 1 {
-                    let to = placed + pick_at[i];
-                    if cfg.sorted {
-                        best_key.put(to, keys[i]);
-                        best_at.put(to, (p0 + i).to::<U32>());
-                    } else {
-                        indices.put((row, to), first + (p0 + i).to::<I>());
-                        if let Some(values) = values {
-                            values.put((row, to), x[(row, p0 + i)]);
-                        }
-                    }
-                }
-            }
-            placed += pick_count;
-            equal += tie_count;
-        }
-
+        });
         if cfg.sorted {
-            // The place of each is the number of better ones; equal ones stand in index order already.
-            for j in parallel([topk]) {
-                if j < chosen {
-                    let key = best_key[j];
-                    let mut better = 0u32;
-                    for o in 0..chosen {
-                        let other = best_key[o];
-                        better += select(other > key || (other == key && o < j), 1, 0);
-                    }
-                    let at = best_at[j].clamp_index(0, n);
-                    indices.put((row, better), first + at.to::<I>());
-                    if let Some(values) = values {
-                        values.put((row, better), x[(row, at)]);
-                    }
-                }
+            write_sorted(best, chosen, write);
+        }
+    }
+}
+
+/// Chooses within slices of rows: their best keys and columns, in ascending order of columns, and zeros where a slice has
+/// too few.
+#[kernel(dims(topk: fixed), require(!cfg.direct || n <= cfg.room * cfg.parts), deterministic, batch_invariant(rows))]
+pub fn topk_slices<T: Float>(
+    cfg: &TopkConfig,
+    x: In![T; rows, n; strides(ld, 1)],
+    end: Option<In![I32; rows]>,
+    best_keys: Out![U32; rows, parts, topk],
+    best_columns: Out![U32; rows, parts, topk],
+) {
+    let (row, part) = grid((rows, parts));
+    warps(if cfg.warps == 0 { 16 } else { cfg.warps });
+    let len = if let Some(end) = end { end[row].clamp_index(0, n) } else { n };
+    let size = n.div_ceil(cfg.parts * SLICE_STEP) * SLICE_STEP;
+    let lo = (part * size).min(len);
+    let hi = (part * size + size).min(len);
+    let chosen = (hi - lo).min(topk);
+    let want = chosen.to::<U32>();
+    for j in parallel([topk]) {
+        if j >= chosen {
+            best_keys[(row, part, j)] = lit(0u32);
+            best_columns[(row, part, j)] = lit(0u32);
+        }
+    }
+    if want > 0 {
+        pick(cfg, [lo, hi], want, |i| x[(row, i)], |column, key, to| {
+            best_keys.put((row, part, to), key);
+            best_columns.put((row, part, to), column);
+        });
+    }
+}
+
+/// Chooses among the best of the slices of a row. Slices before the end of a row are full, so what they gave stands without
+/// gaps, in ascending order of columns.
+#[kernel(dims(topk: fixed), require(m <= cfg.room), deterministic, batch_invariant(rows))]
+pub fn topk_merge<T: Float, I: IndexInt>(
+    cfg: &TopkConfig,
+    x: In![T; rows, n; strides(ld, 1)],
+    end: Option<In![I32; rows]>,
+    offset: Option<In![I32; rows]>,
+    best_keys: In![U32; rows, m],
+    best_columns: In![U32; rows, m],
+    indices: Out![I; rows, topk],
+    values: Option<Out![T; rows, topk]>,
+    index_fill: Scalar![I64],
+    value_fill: Scalar![F32],
+) {
+    let row = grid(rows);
+    warps(if cfg.warps == 0 { 32 } else { cfg.warps });
+    let len = if let Some(end) = end { end[row].clamp_index(0, n) } else { n };
+    let chosen = len.min(topk);
+    let want = chosen.to::<U32>();
+    let first = if let Some(offset) = offset { offset[row].to::<I>() } else { V::<I>::of(0.0) };
+    for j in parallel([topk]) {
+        if j >= chosen {
+            indices[(row, j)] = index_fill.to::<I>();
+            if let Some(values) = values {
+                values[(row, j)] = value_fill.to::<T>();
             }
+        }
+    }
+
+    if want > 0 {
+        let size = n.div_ceil(cfg.parts * SLICE_STEP) * SLICE_STEP;
+        let mut given = 0u32;
+        for part in 0..cfg.parts {
+            let slice = (size * (part + 1)).min(len) - (size * part).min(len);
+            given += slice.min(topk).to::<U32>();
+        }
+        let room = cfg.room;
+        let count = given.clamp_index(0, room);
+        let counts = shared::<U32, 1>([host!(1usize << cfg.digit)]);
+        let keys = shared::<U32, 1>([room]);
+        for c in parallel([room]) {
+            keys[c] = best_keys[(row, c)];
+        }
+        let best = [0, 1].map(|_| shared::<U32, 1>([if cfg.sorted { topk } else { 1 }]));
+        if cfg.sorted {
+            zero(best[0]);
+            zero(best[1]);
+        }
+        let write = |column: V<U32>, to: V<U32>| {
+            indices.put((row, to), first + column.to::<I>());
+            if let Some(values) = values {
+                values.put((row, to), x[(row, column.clamp_index(0, n - 1))]);
+            }
+        };
+        // As many as are wanted are in the first slice.
+        let low = tile_min([topk], |c| if c < chosen { keys[c] } else { lit(u32::MAX) });
+        let top = tile_max([room], |c| if c < count { keys[c] } else { lit(0u32) });
+        choose(counts, [low, top], want, [count * 0, count], |c| keys[c], |c, key, to| {
+            let column = best_columns[(row, c)];
+            if cfg.sorted {
+                best[0].put(to, key);
+                best[1].put(to, column);
+            } else {
+                write(column, to);
+            }
+        });
+        if cfg.sorted {
+            write_sorted(best, chosen, write);
         }
     }
 }
@@ -212,6 +213,15 @@ fn kernel_for(x: Data, index: Data) -> Arc<dyn KernelDef> {
     }
 }
 
+fn slices_for(x: Data, index: Data) -> [Arc<dyn KernelDef>; 2] {
+    match (x == Data::F32, index == Data::I32) {
+        (false, false) => [topk_slices::kernel::<Bf16>(), topk_merge::kernel::<Bf16, I64>()],
+        (false, true) => [topk_slices::kernel::<Bf16>(), topk_merge::kernel::<Bf16, I32>()],
+        (true, false) => [topk_slices::kernel::<F32>(), topk_merge::kernel::<F32, I64>()],
+        (true, true) => [topk_slices::kernel::<F32>(), topk_merge::kernel::<F32, I32>()],
+    }
+}
+
 /// What a problem asks for.
 struct Shape {
     rows: usize,
@@ -223,6 +233,50 @@ struct Shape {
     values: bool,
     index_fill: i64,
     value_fill: f64,
+}
+
+/// Columns of a row that is not sampled.
+const DIRECT: usize = 8192;
+/// Slices begin at multiples of this many columns.
+const SLICE_STEP: usize = 64;
+/// Rows up to this long are not cut.
+const WHOLE: usize = 32768;
+/// What slices give fits in shared memory beside the rest.
+const GIVEN: usize = 16384;
+
+/// Blocks that share a row, if it is long and there are few: as many as a chip of 132 multiprocessors runs at once.
+fn parts_for(s: &Shape) -> usize {
+    let most = [132 / s.rows.max(1), s.columns / DIRECT, GIVEN / s.k.max(1), 64].into_iter().min().unwrap_or(1);
+    match most {
+        2.. if s.columns >= WHOLE && s.k <= DIRECT / 2 => 1 << most.ilog2(),
+        _ => 1,
+    }
+}
+
+/// How many of `n` elements are sampled, and how many candidates there is room for.
+fn sizes(s: &Shape, n: usize) -> [(&'static str, ConfigValue); 3] {
+    let sample = (n / 32).next_power_of_two().clamp(2048, 16384);
+    let direct = n <= DIRECT;
+    let room = if direct {
+        n.next_multiple_of(if n > 1024 { 1024 } else { 32 }).max(32)
+    } else {
+        let mean = s.k.min(n) as f64 * sample as f64 / n as f64;
+        let rank = mean + 4.25 * mean.sqrt() + 4.0;
+        // What a rank in the sample is worth, with its slack and five times its deviation.
+        let most = (rank * 1.125 + 5.0 * rank.sqrt()) * n as f64 / sample as f64;
+        (most as usize).next_multiple_of(512).min(16384)
+    };
+    [("sample", ConfigValue::Int(sample)), ("room", ConfigValue::Int(room)), ("direct", ConfigValue::Bool(direct))]
+}
+
+/// Few rows have a multiprocessor each; many share one.
+fn warps_for(rows: usize, columns: usize) -> usize {
+    match (columns <= DIRECT, rows) {
+        (true, 0..1024) => 16,
+        (true, _) => 8,
+        (false, 0..=132) => 32,
+        (false, _) => 16,
+    }
 }
 
 /// A number, which may be infinite and then is a word.
@@ -271,7 +325,11 @@ impl OpSpec for TopkSelect {
         }
     }
     fn kernels(&self) -> Vec<Arc<dyn KernelDef>> {
-        TYPES.into_iter().flat_map(|x| [Data::I64, Data::I32].map(|i| kernel_for(x, i))).collect()
+        let types = || TYPES.into_iter().flat_map(|x| [Data::I64, Data::I32].map(|i| (x, i)));
+        let mut all: Vec<_> = types().map(|(x, i)| kernel_for(x, i)).collect();
+        all.extend([topk_slices::kernel::<Bf16>(), topk_slices::kernel::<F32>()]);
+        all.extend(types().map(|(x, i)| slices_for(x, i)[1].clone()));
+        all
     }
     fn outputs(&self, specs: &BTreeMap<String, TensorSpec>, params: &Params) -> Result<Vec<TensorSpec>, OpError> {
         let s = shape_of(specs, params)?;
@@ -283,20 +341,55 @@ impl OpSpec for TopkSelect {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let s = shape_of(&p::checked(self, problem)?, &problem.params)?;
-        let kernel = kernel_for(s.dtype, s.index);
-        let mut config = p::choose(configs, &kernel, &[("rows", s.rows), ("n", s.columns), ("topk", s.k)]);
-        p::set(&mut config, "sorted", ConfigValue::Bool(s.sorted));
-        p::at_most(&mut config, "chunk", s.columns.next_power_of_two().max(32));
-        let args = vec![
-            p::arg(OP, problem, "x")?,
-            p::optional_arg(problem, "end"),
-            p::optional_arg(problem, "output_idx_offset"),
+        let parts = parts_for(&s);
+        let slice = s.columns.div_ceil(parts);
+        let slice = if parts > 1 { slice.next_multiple_of(SLICE_STEP) } else { slice };
+        let config_of = |kernel: &Arc<dyn KernelDef>, rows: usize, n: usize| {
+            let mut config = p::choose(configs, kernel, &[("rows", s.rows), ("n", s.columns), ("topk", s.k)]);
+            p::set(&mut config, "sorted", ConfigValue::Bool(s.sorted));
+            p::set(&mut config, "parts", ConfigValue::Int(parts));
+            for (name, value) in sizes(&s, n) {
+                p::set(&mut config, name, value);
+            }
+            if config.0.get("warps") == Some(&ConfigValue::Int(0)) {
+                p::set(&mut config, "warps", ConfigValue::Int(warps_for(rows, n)));
+            }
+            config
+        };
+        let (x, end) = (p::arg(OP, problem, "x")?, p::optional_arg(problem, "end"));
+        let mut args = vec![x.clone(), end.clone(), p::optional_arg(problem, "output_idx_offset")];
+        let mut results = vec![
             p::arg(OP, problem, "indices")?,
             if s.values { p::arg(OP, problem, "values")? } else { Arg::Absent },
             Arg::Scalar(Literal { dtype: Data::I64, bits: s.index_fill as u64 }),
             Arg::Scalar(Literal::f32(s.value_fill as f32)),
         ];
-        Ok(p::single(kernel, config, args))
+        if parts == 1 {
+            args.append(&mut results);
+            let kernel = kernel_for(s.dtype, s.index);
+            let config = config_of(&kernel, s.rows, s.columns);
+            return Ok(p::single(kernel, config, args));
+        }
+        let given = parts * s.k;
+        let part = |index: usize, shape: &[usize]| Arg::Workspace {
+            index,
+            dtype: Data::U32,
+            shape: shape.to_vec(),
+            offset_bytes: 0,
+        };
+        let [slices, merge] = slices_for(s.dtype, s.index);
+        let cut = [s.rows, parts, s.k];
+        let first = Launch {
+            config: config_of(&slices, s.rows * parts, slice),
+            kernel: slices,
+            args: vec![x, end, part(0, &cut), part(1, &cut)],
+        };
+        args.extend([part(0, &[s.rows, given]), part(1, &[s.rows, given])]);
+        args.append(&mut results);
+        let mut config = config_of(&merge, s.rows, given.min(DIRECT));
+        p::set(&mut config, "room", ConfigValue::Int(given.next_multiple_of(32)));
+        let second = Launch { config, kernel: merge, args };
+        Ok(Plan { steps: vec![first, second], workspaces: vec![4 * s.rows * given; 2] })
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {
         let s = shape_of(&p::host_specs(self, problem)?, &problem.params)?;
@@ -358,6 +451,7 @@ impl OpSpec for TopkSelect {
             make("no_rows", f32, [0, 100, 7], Fill::Normal(1.0), &[]),
             make("r3_n5000_k100_f32", f32, [3, 5000, 100], Fill::Normal(1.0), std::slice::from_ref(&values)),
             make("r2_n9000_k33_bf16_i32", bf16, [2, 9000, 33], Fill::Normal(1.0), &[narrow, values.clone()]),
+            make("slices", f32, [2, 33000, 60], Fill::Normal(1.0), std::slice::from_ref(&values)),
             make("ties", f32, [2, 150, 40], few.clone(), std::slice::from_ref(&values)),
             make("sorted", f32, [2, 150, 40], few, &[("sorted", yes.clone()), values.clone()]),
             make("sorted_bf16", bf16, [2, 700, 64], Fill::Normal(1.0), &[("sorted", yes), values.clone()]),

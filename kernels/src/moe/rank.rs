@@ -3,7 +3,7 @@
 //! The routines behind gates and group choices. Numbers are compared as unsigned keys that order like them (`sort_key`), so
 //! equal values, both zeros and NaN fall the same way on every target.
 
-use crate::index::topk_select::sort_key;
+use crate::index::largest::sort_key;
 use dsl::prelude::*;
 
 /// Rows a block of `warps` warps handles at once: lanes take eight elements of a row each where they can.

@@ -21,7 +21,7 @@
 //! degeneration, 2020.
 
 use super::philox;
-use crate::index::topk_select::sort_key;
+use crate::index::largest::sort_key;
 use crate::numeric::round::{f32_tensor, i32_tensor};
 use crate::problem as p;
 use dsl::prelude::*;

@@ -62,6 +62,7 @@ impl<'a> Build<'a> {
                 | Op::LoadOr { .. }
                 | Op::Store { .. }
                 | Op::Atomic { .. }
+                | Op::Claim { .. }
                 | Op::Alloc { .. }
                 | Op::Fill { .. }
                 | Op::Copy { .. }

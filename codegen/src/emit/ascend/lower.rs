@@ -481,6 +481,9 @@ impl<'a> Lower<'a> {
                 self.say(format!("if (!({c})) {{\n    Trap();\n}}"));
                 Ok(())
             }
+            op @ Op::Claim { .. } => {
+                Err(self.refuse(id, format!("`{}` outside of a `spread`", op.name()), "report this"))
+            }
             Op::Atomic { .. } => {
                 Err(self.refuse(id, "an atomic update outside an element loop has no Ascend form", "put it in a loop"))
             }

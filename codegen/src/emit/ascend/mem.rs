@@ -305,6 +305,7 @@ impl Mem<'_, '_> {
             | Op::IxVarGet { .. }
             | Op::IxVarSet { .. }
             | Op::Atomic { .. }
+            | Op::Claim { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
             | Op::Copy { .. }

@@ -250,6 +250,7 @@ impl Lower<'_> {
             | Op::LoadOr { .. }
             | Op::Store { .. }
             | Op::Atomic { .. }
+            | Op::Claim { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
             | Op::Copy { .. }

@@ -373,6 +373,15 @@ impl Lower<'_> {
                 }
                 Ok(())
             }
+            Op::Claim { result, var, cond } => {
+                let n = self.name("n");
+                let counter = self.vars.get(var).cloned().unwrap_or_default();
+                s.lines.push(format!("const uint32_t {n} = {counter};"));
+                let c = self.val(*cond).s;
+                s.lines.push(format!("{counter} = {n} + (({c}) ? 1u : 0u);"));
+                self.values.insert(*result, Text::name(n));
+                Ok(())
+            }
             Op::If { cond, then, els, results } => {
                 for r in results {
                     match *r {

@@ -75,7 +75,7 @@ pub fn uses(k: &Kernel) -> HashMap<ValueId, (usize, BlockId)> {
                     | SchedOp::GridWait
                     | SchedOp::GridAllow => {}
                 },
-                Op::Check { cond, .. } => used.push(*cond),
+                Op::Check { cond, .. } | Op::Claim { cond, .. } => used.push(*cond),
                 Op::IndexValue { index, .. } | Op::IxVarNew { init: index, .. } | Op::IxVarSet { index, .. } => {
                     ix(&[*index], &mut used);
                 }
@@ -230,6 +230,17 @@ impl Emitter<'_> {
                 let ty = self.index_type();
                 let by = if matches!(d, DType::U32 | DType::I64) || self.wide { "i64" } else { "int" };
                 let (x, l, h) = (self.val(*value), self.ix(*lo), self.ix(*hi));
+                // An unsigned number has no smaller one than 0.
+                if d == DType::U32
+                    && l.is_zero()
+                    && !self.wide
+                    && self.ranges.never_below_zero(*hi)
+                    && !self.has_data(*hi)
+                {
+                    let t = Text::call("min_of<u32>", &[&x, &Text::cast("u32", &h)]);
+                    self.declare_ix(*var, &Text::cast(ty, &t));
+                    return;
+                }
                 let inner = Text::call(&format!("max_of<{by}>"), &[&x, &l]);
                 let mut t = Text::call(&format!("min_of<{by}>"), &[&inner, &h]);
                 if by != ty {
@@ -315,6 +326,11 @@ impl Emitter<'_> {
                 };
                 let l = ElementLoop { vars, extents, body: *body, distribution: d, redundant: false, fold: None };
                 self.element_loop(&l);
+            }
+            Op::Claim { .. } => self.unsupported(id, "a `claim` on its own", "run the passes first"),
+            Op::Spread { var, lo, hi, body } if crate::pass::place::claims(k, &k.op(id).op) => {
+                self.comment(span, "spread, numbered");
+                self.claim(*var, *lo, *hi, *body);
             }
             Op::Spread { var, lo, hi, body } => {
                 self.comment(span, "spread");

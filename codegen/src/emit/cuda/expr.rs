@@ -243,6 +243,16 @@ impl Emitter<'_> {
     pub fn inside(&mut self, index: IxId, extent: IxId) -> Text {
         let natural = matches!(self.ranges.interval(index), (Some(lo), _) if lo >= 0);
         let data = self.has_data(index);
+        // Data of 32 bits on its own needs no wider comparison.
+        if let IxExpr::Data(v) = self.k.ix_expr(index)
+            && matches!(self.value_type(v), DType::I32 | DType::U32)
+            && !self.wide
+            && !self.has_data(extent)
+        {
+            let (x, e) = (self.val(v), self.ix(extent));
+            let x = if self.value_type(v) == DType::U32 { x } else { Text::cast("u32", &x) };
+            return Text::less(&x, &Text::cast("u32", &e));
+        }
         let (i, e) = (self.ix(index), self.ix(extent));
         if natural && !data {
             return Text::less(&i, &e);

@@ -28,7 +28,7 @@ pub struct Element {
     /// Register tiles the body writes.
     pub stored: HashSet<BufferId>,
     /// Wide loads: array that holds the elements.
-    arrays: HashMap<OpId, String>,
+    pub arrays: HashMap<OpId, String>,
     /// Wide stores: array that collects the elements, and whether it holds them as f32.
     pub collect: HashMap<OpId, (String, bool)>,
     /// Where in those arrays the elements of this iteration start.
@@ -37,7 +37,7 @@ pub struct Element {
     once: HashMap<OpId, Text>,
     pub round: Text,
     pub step: Text,
-    lane: Text,
+    pub lane: Text,
     pub steps: usize,
     pub vec: usize,
     pub inner: usize,

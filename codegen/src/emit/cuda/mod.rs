@@ -6,6 +6,7 @@
 
 mod access;
 mod body;
+mod claim;
 mod collective;
 pub(in crate::emit) mod expr;
 mod hopper;
@@ -225,7 +226,11 @@ impl<'a> Emitter<'a> {
         let by_threads = self.caps.resident_threads / threads.max(1);
         let by_shared = self.caps.shared_bytes_per_sm.checked_div(self.k.shared_bytes).unwrap_or(usize::MAX);
         let products = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Gemm { .. }));
-        if products || by_shared <= by_threads || threads >= 1024 {
+        // Numbering goes through memory in steps whose threads meet; what hides that is another block.
+        let steps = self.k.ops.iter().any(|node| matches!(node.op, crate::ir::Op::Claim { .. }));
+        if steps && threads < 1024 {
+            format!("{threads}, {}", (1024 / threads).min(by_shared).max(1))
+        } else if products || by_shared <= by_threads || threads >= 1024 {
             format!("{threads}, 1")
         } else {
             threads.to_string()

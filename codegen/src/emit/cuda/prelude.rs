@@ -38,6 +38,8 @@ pub enum Snippet {
     ReduceNarrow,
     /// Block scans.
     Scan,
+    /// Numbers of chosen elements.
+    Claim,
     /// Copies from global to shared memory that nobody waits for at once.
     AsyncCopy,
     /// e2m1.
@@ -90,6 +92,7 @@ impl Snippet {
         match self {
             Snippet::ReduceNarrow => &[Snippet::Bf16, Snippet::F16, Snippet::MinMax, Snippet::Reduce],
             Snippet::Reduce => &[Snippet::MinMax],
+            Snippet::Claim => &[Snippet::Memory, Snippet::Global, Snippet::MinMax, Snippet::Reduce, Snippet::Scan],
             Snippet::Scan => &[Snippet::MinMax, Snippet::Reduce],
             Snippet::Fragments => &[Snippet::Widen],
             Snippet::TmaLoad | Snippet::TmaStore => &[Snippet::Shared, Snippet::TensorMap],
@@ -153,6 +156,7 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::Reduce => include_str!("prelude/device/reduce.cuh"),
         Snippet::ReduceNarrow => include_str!("prelude/device/reduce_narrow.cuh"),
         Snippet::Scan => include_str!("prelude/device/scan.cuh"),
+        Snippet::Claim => include_str!("prelude/device/claim.cuh"),
         Snippet::AsyncCopy => include_str!("prelude/device/async_copy.cuh"),
         Snippet::E2m1 => include_str!("prelude/device/e2m1.cuh"),
         Snippet::Matrix => include_str!("prelude/device/matrix.cuh"),

@@ -399,6 +399,12 @@ impl Parser {
                     other => other,
                 }
             }
+            "claim" => {
+                let var = self.buffer()?;
+                self.sign(",")?;
+                let cond = self.value()?;
+                Op::Claim { result: self.make_value(n, dtype, span), var, cond }
+            }
             "scan" => {
                 let op = self.scan(None)?;
                 let t = self.make_value(n, dtype, span);

@@ -274,6 +274,7 @@ impl<'k> Walk<'_, 'k> {
             | Op::LoadOr { .. }
             | Op::Store { .. }
             | Op::Atomic { .. }
+            | Op::Claim { .. }
             | Op::Alloc { .. }
             | Op::Fill { .. }
             | Op::Copy { .. }

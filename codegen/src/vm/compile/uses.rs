@@ -45,7 +45,7 @@ pub(super) fn uses(kernel: &Kernel, id: OpId, f: &mut dyn FnMut(ValueId)) {
     match &kernel.op(id).op {
         Op::Const { .. } | Op::VarGet { .. } | Op::IxVarGet { .. } | Op::Alloc { .. } => {}
         Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } | Op::Sched(_) => {}
-        Op::Check { cond, .. } => f(*cond),
+        Op::Check { cond, .. } | Op::Claim { cond, .. } => f(*cond),
         Op::IndexValue { index, .. } => ix(kernel, *index, f),
         Op::Unary { x, .. } | Op::Cast { x, .. } | Op::Bits { x, .. } => f(*x),
         Op::Binary { a, b, .. } | Op::Compare { a, b, .. } => [*a, *b].into_iter().for_each(f),
@@ -148,6 +148,7 @@ pub(super) fn for_results(op: &Op, f: &mut dyn FnMut(ValueId)) {
         | Op::VarGet { result, .. }
         | Op::Load { result, .. }
         | Op::LoadOr { result, .. }
+        | Op::Claim { result, .. }
         | Op::ReduceRegion { result, .. } => f(*result),
         Op::Atomic { result, .. } => result.iter().for_each(|&r| f(r)),
         Op::Scan { total, .. } => total.iter().for_each(|&r| f(r)),

@@ -54,6 +54,13 @@ impl Worker<'_> {
                     block.regs.l[result.slot][0] = v;
                 }
             },
+            Collect::Count { counter } => {
+                self.claimed = block.regs.i[counter.slot][0];
+                self.in_order = true;
+                self.strips(&mut fr, &extents, rank, total, origin, &body.code, |_, _, _| true);
+                self.in_order = false;
+                block.regs.i[counter.slot][0] = self.claimed;
+            }
             Collect::Keep { value, side } => {
                 let mut all = std::mem::take(&mut self.factors[*side]);
                 all.resize(total, 0.0);
@@ -158,7 +165,8 @@ impl Worker<'_> {
         let cuts = inner.div_ceil(cut);
         let rows_each = if cuts > 1 { 1 } else { (WIDTH / inner).max(1) };
         let count = if cuts > 1 { rows * cuts } else { rows.div_ceil(rows_each) };
-        let order = Permutation::new(self.shared.order, count);
+        let order = if self.in_order { crate::vm::BlockOrder::Forward } else { self.shared.order };
+        let order = Permutation::new(order, count);
         let mut x = [0i64; MAX_RANK];
         let mut all = Mask::default();
         fr.n = 0;

@@ -145,6 +145,9 @@ pub struct Worker<'p> {
     factors: [Vec<f32>; 2],
     /// Scratch of matrix products: decoded operands, the chain of a scaled one, a panel.
     matrices: [Vec<f32>; 4],
+    /// The counter of the body that runs, if it numbers iterations; its strips then run in order.
+    claimed: i32,
+    in_order: bool,
     /// Its place among roles, in a kernel that has some.
     agent: Option<Agent<'p>>,
     /// Products that go on, and the accumulators they have.
@@ -197,6 +200,8 @@ impl<'p> Worker<'p> {
             merged: false,
             shadow,
             factors: Default::default(),
+            claimed: 0,
+            in_order: false,
             matrices: Default::default(),
             agent: None,
             held: vec![],
@@ -353,6 +358,14 @@ impl<'p> Worker<'p> {
                 Class::L => self.store::<i64>(fr, node, access, *src, *mask),
             },
             Instr::Atomic { op, access, dst, src } => self.atomic(fr, node, *op, access, *dst, *src, *mask),
+            Instr::Claim { dst, cond } => {
+                for lane in 0..n {
+                    let next = self.claimed;
+                    let keeps = mask.has(lane) && fr.regs.i[cond.slot][lane] != 0;
+                    fr.regs.i[dst.slot][lane] = next;
+                    self.claimed = next.wrapping_add(i32::from(keeps));
+                }
+            }
             Instr::Inside { access, code } => {
                 let r = self.resolve(fr, node, access, *mask);
                 let inside = r.valid;

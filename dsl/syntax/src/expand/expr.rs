@@ -233,6 +233,11 @@ impl VisitMut for Rewriter<'_> {
                 let host = self.path(at, "host_number");
                 *e = Expr::Verbatim(quote_spanned!(at=> (#host(#x) as #ty)));
             }
+            // The variable itself, for what counts in it.
+            Expr::Reference(r) if r.mutability.is_some() && self.name(&r.expr) == Name::Device => {
+                let var = &r.expr;
+                *e = Expr::Verbatim(quote_spanned!(span=> &#var));
+            }
             Expr::Path(_) => {
                 if self.name(e) == Name::Device {
                     let var = e.clone();

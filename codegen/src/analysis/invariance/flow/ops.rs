@@ -87,6 +87,22 @@ impl Flow<'_> {
                     self.define(*r, a, id);
                 }
             }
+            Op::Claim { result, var, cond } => {
+                // The number counts iterations of the `Spread` around it.
+                let mut over = vec![];
+                for o in &self.k.ops {
+                    if let Op::Spread { var, body, .. } = o.op
+                        && self.k.block(body).ops.contains(&id)
+                    {
+                        over.push(var);
+                    }
+                }
+                let over = self.element_atoms(&over);
+                let a = self.gathered(self.value(*cond), &over, id, "numbering runs");
+                let a = self.join_all(&[a, self.variable(*var), ctx.clone()], id);
+                self.set_variable(*var, a.clone(), id);
+                self.define(*result, a, id);
+            }
             // A check ends the whole run or does nothing to it; what rows are given does not come from there.
             Op::Check { .. } => {}
             Op::Alloc { .. } | Op::Break | Op::Continue | Op::GridBarrier | Op::BlockBarrier { .. } => {}

@@ -486,6 +486,7 @@ impl<'v, 'a> Vf<'v, 'a> {
                 return Ok(());
             }
             op @ (Op::Atomic { .. }
+            | Op::Claim { .. }
             | Op::IxVarNew { .. }
             | Op::IxVarGet { .. }
             | Op::IxVarSet { .. }
