@@ -71,7 +71,8 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
     }
 }
 
-/// A part that is copied is not also written by threads, and shared copies need a ring that counts all blocks.
+/// A part that copies of a cluster fill is not also written by threads, and shared copies need a ring that counts all
+/// blocks. That an item is filled in one way only is judged where it is filled.
 fn shares(roles: &Roles, out: &mut Findings, ring: RingId, part: u32) {
     let k = roles.k;
     let (mut copy, mut write) = (None, None);
@@ -101,7 +102,9 @@ fn shares(roles: &Roles, out: &mut Findings, ring: RingId, part: u32) {
             }
         });
     }
-    if let (Some(copy), Some(write)) = (copy, write) {
+    if let (Some(copy), Some(write)) = (copy, write)
+        && k.rings[ring.0 as usize].multicast
+    {
         let m = format!("{} is filled by copies and by threads", roles.part(ring, part));
         out.pair("V0507", write, m, ("it is copied", copy), "give what threads write a part of its own");
     }
@@ -115,8 +118,8 @@ fn shares(roles: &Roles, out: &mut Findings, ring: RingId, part: u32) {
 /// State of a part of the current item, for the role that is walked. Absent: not touched yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Acquired or taken, with the bytes that copies bring.
-    Open { bytes: usize, by: OpId },
+    /// Acquired or taken, with the bytes that copies bring, and what last wrote it instead.
+    Open { bytes: usize, wrote: Option<OpId>, by: OpId },
     /// Published or released.
     Done,
 }
@@ -125,6 +128,19 @@ enum Phase {
 struct State(BTreeMap<(u32, u32), Phase>);
 
 impl State {
+    /// Joins two arms: an item that one fills by copies and the other by threads has the bytes of the copies.
+    fn fill(&mut self, other: &mut State) {
+        for (key, phase) in &mut self.0 {
+            let Some(Phase::Open { bytes: b, wrote: w, .. }) = other.0.get_mut(key) else { continue };
+            let Phase::Open { bytes, wrote, .. } = phase else { continue };
+            if (*bytes == 0 && wrote.is_some()) || (*b == 0 && w.is_some()) {
+                *bytes = (*bytes).max(*b);
+                *wrote = wrote.or(*w);
+                (*b, *w) = (*bytes, *wrote);
+            }
+        }
+    }
+
     /// The same but for where parts were opened.
     fn same(&self, other: &State) -> bool {
         let key = |s: &State| -> Vec<((u32, u32), Option<usize>)> {
@@ -245,7 +261,8 @@ impl<'k> Walk<'_, 'k> {
                     count.entry(r).or_default().push_str(&text);
                 }
                 match (a, b) {
-                    (Some(a), Some(b)) => {
+                    (Some(mut a), Some(mut b)) => {
+                        a.fill(&mut b);
                         self.unequal(id, &a, &b, "in the arms of a branch");
                         Some(a)
                     }
@@ -287,7 +304,8 @@ impl<'k> Walk<'_, 'k> {
             | Op::Check { .. }
             | Op::GridBarrier
             | Op::BlockBarrier { .. } => {
-                self.touches(id, &state);
+                let mut state = state;
+                self.touches(id, &mut state);
                 Some(state)
             }
         }
@@ -412,7 +430,7 @@ impl<'k> Walk<'_, 'k> {
                     self.kept.retain(|_, at| at.0 != *ring);
                 }
                 self.slots.insert(*slot, (*ring, *part));
-                s.0.insert((ring.0, *part), Phase::Open { bytes: 0, by: id });
+                s.0.insert((ring.0, *part), Phase::Open { bytes: 0, wrote: None, by: id });
             }
             SchedOp::Publish { ring, part } => {
                 self.used.entry(ring.0).or_insert(id);
@@ -420,12 +438,12 @@ impl<'k> Walk<'_, 'k> {
                     return s;
                 }
                 let name = self.roles.part(*ring, *part);
-                let Some(&Phase::Open { bytes, .. }) = s.0.get(&(ring.0, *part)) else {
+                let Some(&Phase::Open { bytes, wrote, .. }) = s.0.get(&(ring.0, *part)) else {
                     let m = format!("{name} is published without being acquired in role `{}`", self.me());
                     self.out.op("V0502", id, m, "acquire the part first, and publish it once");
                     return s;
                 };
-                if self.roles.copied(*ring, *part) {
+                if self.roles.copied(*ring, *part) && (bytes > 0 || wrote.is_none()) {
                     match self.bytes.get(&(*ring, *part)) {
                         Some(&(first, at)) if first != bytes => {
                             let m = format!("copies bring {bytes} bytes into {name} here and {first} elsewhere");
@@ -488,7 +506,7 @@ impl<'k> Walk<'_, 'k> {
                 count.entry(ring.0).or_default().push_str(&".".repeat(step));
             }
             SchedOp::TmaLoad { map, src, dst, extents, ring, part, multicast, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 if !self.belongs(id, *ring, false) {
                     return s;
                 }
@@ -501,7 +519,11 @@ impl<'k> Walk<'_, 'k> {
                     self.out.op("V0509", id, m, "copy into a tile of the part it is counted on");
                 }
                 match s.0.get_mut(&(ring.0, *part)) {
-                    Some(Phase::Open { bytes, .. }) => *bytes += want,
+                    Some(Phase::Open { bytes, wrote, .. }) => {
+                        *bytes += want;
+                        let wrote = *wrote;
+                        self.one_way(id, *ring, *part, (want > 0).then_some(id).zip(wrote));
+                    }
                     Some(Phase::Done) | None => {
                         let m = format!("a copy goes into {}, which is not acquired", self.roles.part(*ring, *part));
                         self.out.op("V0502", id, m, "acquire the part before, publish it behind the copy");
@@ -509,16 +531,16 @@ impl<'k> Walk<'_, 'k> {
                 }
             }
             SchedOp::Wgmma { release, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 for &(ring, part) in release {
                     self.release(id, ring, part, &mut s);
                 }
             }
             SchedOp::TmaStore { map, src, dst, extents, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 self.boxes(id, *map, dst, (src, extents), 1);
             }
-            SchedOp::Combine { .. } => self.touches(id, &s),
+            SchedOp::Combine { .. } => self.touches(id, &mut s),
             SchedOp::Roles { .. }
             | SchedOp::Tiles { .. }
             | SchedOp::TmaStoreWait { .. }
@@ -563,6 +585,14 @@ impl<'k> Walk<'_, 'k> {
         ok
     }
 
+    /// An item is filled by copies or by threads.
+    fn one_way(&mut self, id: OpId, ring: RingId, part: u32, both: Option<(OpId, OpId)>) {
+        let Some((_, other)) = both else { return };
+        let m = format!("an item of {} is filled by copies and by threads", self.roles.part(ring, part));
+        let help = "fill an item in one way on each path, or give what threads write a part of its own";
+        self.out.pair("V0507", id, m, ("the other way is", other), help);
+    }
+
     fn tile(&self, view: ViewId) -> Option<(RingId, u32)> {
         match self.k().view(view).base {
             Base::Buffer(b) => self.roles.tiles.get(&b).copied(),
@@ -571,7 +601,7 @@ impl<'k> Walk<'_, 'k> {
     }
 
     /// Accesses of rings' tiles: by whom they belong to, in the slot of the current item.
-    fn touches(&mut self, id: OpId, s: &State) {
+    fn touches(&mut self, id: OpId, s: &mut State) {
         let k = self.k();
         for e in deep_effects(k, id) {
             let Base::Buffer(b) = e.base(k) else { continue };
@@ -595,6 +625,15 @@ impl<'k> Walk<'_, 'k> {
                 let m = format!("`{tile}` is {verb} in role `{}`, but {why}", self.me());
                 self.out.op("V0509", id, m, "take the part before it is read and release it behind the last read");
                 continue;
+            }
+            // The copy itself is counted where its part is named.
+            if e.kind != EffectKind::Read
+                && !matches!(k.op(e.op).op, Op::Sched(_))
+                && let Some(Phase::Open { bytes, wrote, by }) = s.0.get_mut(&(ring.0, part))
+            {
+                let (copied, by) = (*bytes > 0, *by);
+                *wrote = Some(e.op);
+                self.one_way(e.op, ring, part, copied.then_some((e.op, by)));
             }
             let Some(view) = e.view() else { continue };
             self.slot(id, view, b, ring, r.depth);
