@@ -15,6 +15,7 @@ use crate::ir::{
 };
 use crate::pass::{distribute, expand, numerics, sync};
 use crate::target::Caps;
+use crate::valid::threads_fill;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of shared memory left to barriers.
@@ -66,6 +67,7 @@ pub fn written(kernel: &Kernel, caps: &Caps) -> Result<Kernel, Reason> {
         k = sync::run(k, caps).map_err(first)?;
         if n > 0 {
             barriers_of_roles(&mut k, block);
+            light_publish(&mut k, block, &operands);
         }
     }
     (k.body, k.warps) = (body, all);
@@ -265,6 +267,39 @@ fn barriers_of_roles(k: &mut Kernel, block: BlockId) {
     });
     for (id, reason) in all {
         k.ops[id.0 as usize].op = Op::Sched(SchedOp::RoleBarrier { reason });
+    }
+}
+
+/// Takes what publishing a slot does not need: each warp arrives for what it wrote, so that the threads need not meet, and
+/// only engines need a fence. Where one thread arrives for all of them, both stay.
+fn light_publish(k: &mut Kernel, block: BlockId, operands: &[BufferId]) {
+    let mut spare = BTreeSet::new();
+    walk(k, block, &mut |_, op| {
+        for inner in crate::ir::effects::bodies(op).into_iter().chain([block]) {
+            let ops = &k.block(inner).ops;
+            for w in ops.windows(3) {
+                let [fence, meet, publish] = [w[0], w[1], w[2]].map(|id| &k.op(id).op);
+                let Op::Sched(SchedOp::Publish { ring, part }) = publish else { continue };
+                let tiles = &k.rings[ring.0 as usize].parts[*part as usize].buffers;
+                let copied = |o: &OpNode| {
+                    matches!(&o.op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) if (r, p) == (ring, part))
+                };
+                let (copied, threads) = (k.ops.iter().any(copied), threads_fill(k, *ring, *part));
+                if copied && threads {
+                    continue;
+                }
+                if matches!(meet, Op::Sched(SchedOp::RoleBarrier { .. })) {
+                    spare.insert(w[1]);
+                }
+                let read = threads && tiles.iter().any(|t| operands.contains(t));
+                if !read && matches!(fence, Op::Sched(SchedOp::AsyncFence { .. })) {
+                    spare.insert(w[0]);
+                }
+            }
+        }
+    });
+    for b in &mut k.blocks {
+        b.ops.retain(|id| !spare.contains(id));
     }
 }
 

@@ -129,6 +129,7 @@ impl Emitter<'_> {
             self.store_pieces(l, &s);
             return;
         }
+        let skips = self.skips_ones(l);
         self.phase += 1;
         let (d, rank) = (&l.distribution, l.extents.len());
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
@@ -257,6 +258,9 @@ impl Emitter<'_> {
         let start = start.max(self.element.as_ref().map_or(start, |e| e.at));
         self.element = None;
         self.drop_unused(start);
+        if skips {
+            self.close();
+        }
     }
 
     /// Row `round` of those a thread has of a warp group's accumulator.

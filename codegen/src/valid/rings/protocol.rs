@@ -39,7 +39,7 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
             }
         }
         for (ring, text) in count {
-            items.insert((RingId(ring), role), (text, w.used.get(&ring).copied().unwrap_or(roles.op)));
+            items.insert((RingId(ring), role), (total(&text), w.used.get(&ring).copied().unwrap_or(roles.op)));
         }
     }
     let empty = (String::new(), roles.op);
@@ -150,8 +150,15 @@ impl State {
     }
 }
 
-/// Items of each ring, as a name.
-type Count = BTreeMap<u32, String>;
+/// Items of each ring, as a name: terms of a sum, whose order does not matter for how many there are. What order they
+/// come in is for `states` to try.
+type Count = BTreeMap<u32, Vec<String>>;
+
+fn total(terms: &[String]) -> String {
+    let mut terms = terms.to_vec();
+    terms.sort();
+    terms.concat()
+}
 
 struct Walk<'a, 'k> {
     roles: &'a Roles<'k>,
@@ -257,8 +264,11 @@ impl<'k> Walk<'_, 'k> {
                 let rings: HashSet<u32> = ca.keys().chain(cb.keys()).copied().collect();
                 for r in rings {
                     let (x, y) = (ca.get(&r).cloned().unwrap_or_default(), cb.get(&r).cloned().unwrap_or_default());
-                    let text = if x == y { x } else { format!("if {name} ({x}) else ({y}) ") };
-                    count.entry(r).or_default().push_str(&text);
+                    let own = count.entry(r).or_default();
+                    match total(&x) == total(&y) {
+                        true => own.extend(x),
+                        false => own.push(format!("if {name} ({}) else ({}) ", total(&x), total(&y))),
+                    }
                 }
                 match (a, b) {
                     (Some(mut a), Some(mut b)) => {
@@ -329,10 +339,10 @@ impl<'k> Walk<'_, 'k> {
             // Where instances take turns, one turn of theirs is several items of the producer, in a loop or one by one.
             let few = turns.filter(|&n| {
                 let items = n * text.len();
-                self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.bytes().all(|c| c == b'.')
+                self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.iter().all(|c| c == ".")
             });
-            let text = few.map_or_else(|| format!("for {name} ({text}) "), |n| text.repeat(n));
-            count.entry(ring).or_default().push_str(&text);
+            let text = few.map_or_else(|| vec![format!("for {name} ({}) ", total(&text))], |n| vec![".".into(); n * text.len()]);
+            count.entry(ring).or_default().extend(text);
         }
         let mut after = start.clone();
         if let Some(mut end) = end {
@@ -503,7 +513,7 @@ impl<'k> Walk<'_, 'k> {
                         self.kept.insert(v, at);
                     }
                 }
-                count.entry(ring.0).or_default().push_str(&".".repeat(step));
+                count.entry(ring.0).or_default().extend(vec![".".to_string(); step]);
             }
             SchedOp::TmaLoad { map, src, dst, extents, ring, part, multicast, .. } => {
                 self.touches(id, &mut s);
