@@ -95,7 +95,7 @@ pub fn tuning_notes(tuned: Option<&Tuned>) -> Option<String> {
         }
     }
     if never > 0 {
-        lines.push(format!("{never} kernels run their default config: they were never tuned here"));
+        lines.push(format!("{never} kernels run default or calculated configs: they were never tuned here"));
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -120,6 +120,17 @@ pub fn bind(kernel: &dyn KernelDef, config: &Config, args: &[Arg]) -> Result<Bou
     Ok(Bound { request: request(info, config, args, &seen, &dims), dims })
 }
 
+/// The dimensions that arguments give a kernel, by name: what a config can be chosen by before there is one.
+///
+/// # Errors
+/// Arguments that do not fit the kernel's parameters.
+pub fn dims(kernel: &dyn KernelDef, args: &[Arg]) -> Result<BTreeMap<String, usize>, LaunchError> {
+    let info = kernel.info();
+    let seen = arguments(info, args)?;
+    ranks(info, &seen)?;
+    dimensions(info, &seen)
+}
+
 fn error(info: &KernelInfo, param: usize, kind: LaunchErrorKind) -> LaunchError {
     let parameter = info.params.get(param).map(|p| p.name.clone());
     let (expected, got, help) = (String::new(), String::new(), String::new());

@@ -3,6 +3,7 @@
 //! Every operator states its inputs with these; none checks shapes in its own words.
 
 use kiln_codegen::abi::{Arg, Plan, TensorView};
+use kiln_codegen::bind;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::DType;
 use kiln_codegen::spec::{
@@ -198,6 +199,17 @@ pub(crate) fn numbers(op: &str, problem: &HostProblem, name: &str) -> Result<Vec
 /// The configuration for dims given by name.
 pub(crate) fn choose(configs: &dyn Configs, kernel: &Arc<dyn KernelDef>, dims: &[(&str, usize)]) -> Config {
     configs.choose(kernel.as_ref(), &dims.iter().map(|(n, x)| (n.to_string(), *x)).collect())
+}
+
+/// The configuration for all dimensions that a kernel's arguments give, which do not depend on it.
+pub(crate) fn choose_for(
+    op: &'static str,
+    configs: &dyn Configs,
+    kernel: &Arc<dyn KernelDef>,
+    args: &[Arg],
+) -> Result<Config, OpError> {
+    let dims = bind::dims(kernel.as_ref(), args).map_err(|e| refuse(op, e.to_string()))?;
+    Ok(configs.choose(kernel.as_ref(), &dims))
 }
 
 /// Sets a config field that the problem decides, not the tuner.

@@ -206,22 +206,40 @@ fn tune(
     let bytes = op.cost(&instance::input_specs(case), &case.params).bytes;
     let sets = if device.target().caps().is_some() { measure::sets_for(bytes as usize) } else { 1 };
     let mut problems = vec![];
-    let mut outputs = vec![];
+    let (mut outputs, mut first) = (vec![], BTreeMap::new());
     for set in 0..sets {
         let inputs = runner::filled(op, &format!("{}/{set}", info.name), case).map_err(Failure::Failed)?;
         let (problem, names) = runner::place(device, op, &inputs, &case.params).map_err(Failure::Failed)?;
         problems.push(problem);
         outputs = names;
+        if set == 0 {
+            first = inputs;
+        }
+    }
+    let mut specified = BTreeMap::new();
+    for output in op.outputs(&instance::input_specs(case), &case.params).map_err(|e| Failure::Failed(e.to_string()))? {
+        let metric = op.tolerance(&output.name, &case.params).into();
+        let comparison = Comparison { case: &first, got: &BTreeMap::new(), params: &case.params };
+        if let Some(rows) = numeric::specified_rows(&metric, &output.shape, &comparison).map_err(Failure::Failed)? {
+            specified.insert(output.name, rows);
+        }
     }
     let compare = |output: &str, want: &HostTensor, got: &HostTensor| -> Result<(), String> {
         let one = |t: &HostTensor| BTreeMap::from([(output.to_string(), t.clone())]);
-        let (case_tensors, got) = (one(want), one(got));
+        let (case_tensors, got) = (first.clone().into_iter().chain(one(want)).collect(), one(got));
         let comparison = Comparison { case: &case_tensors, got: &got, params: &case.params };
         let verdict = numeric::judge(output, &op.tolerance(output, &case.params).into(), &comparison);
         if verdict.ok { Ok(()) } else { Err(verdict.reason) }
     };
-    let task =
-        Task { op: s.op.clone(), kernel: kernel.clone(), problems, outputs, compare: &compare, timer: &measure::time };
+    let task = Task {
+        op: s.op.clone(),
+        kernel: kernel.clone(),
+        problems,
+        outputs,
+        specified,
+        compare: &compare,
+        timer: &measure::time,
+    };
     let shape = json!({ "case": case.id });
     let mut failure = None;
     let outcome = search(device, &task, options, records, &mut |p: Progress| {

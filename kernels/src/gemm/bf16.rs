@@ -165,12 +165,11 @@ impl OpSpec for GemmBf16 {
     }
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let x = product_of(&p::checked(self, problem)?, &problem.params)?;
-        let [m, n, k] = x.sizes;
         let kernel = kernel_for(x.out);
-        let mut config = p::choose(configs, &kernel, &[("m", m), ("n", n), ("k", k)]);
         let (c, in_place) = addend(OP, problem, x.accumulate)?;
-        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         let args = vec![p::arg(OP, problem, "a")?, p::arg(OP, problem, "b")?, c, p::arg(OP, problem, "d")?];
+        let mut config = p::choose_for(OP, configs, &kernel, &args)?;
+        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {

@@ -69,7 +69,8 @@ pub struct GemmFp8Config {
     /// Add what `d` holds.
     #[default(false)]
     pub in_place: bool,
-    /// Problems of at most this many rows take the kernel for few rows.
+    /// Problems of at most this many rows take the kernel for few rows, whose sums have another order.
+    #[numerics]
     #[tune(64, 0, 128, 256)]
     pub few_rows: usize,
 }
@@ -226,9 +227,9 @@ fn has_packed(problem: &Problem) -> bool {
 }
 
 /// The plan for few rows.
-fn few_rows(x: &Product, problem: &Problem, configs: &dyn Configs, dims: &[(&str, usize)]) -> Result<Plan, OpError> {
+fn few_rows(x: &Product, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
     let kernel = fp8_few::kernel_for(x.out);
-    let mut config = p::choose(configs, &kernel, dims);
+    let mut config = p::choose(configs, &kernel, &[("m", x.m), ("n", x.n), ("k", x.k)]);
     if config == kernel.space().default_config() {
         fp8_few::suggest(&mut config, [x.m, x.n, x.k]);
     }
@@ -367,22 +368,21 @@ impl OpSpec for GemmFp8 {
     fn plan(&self, problem: &Problem, configs: &dyn Configs) -> Result<Plan, OpError> {
         let x = product_of(&p::checked(self, problem)?, &problem.params)?;
         let kernel = kernel_for(x.fp4, x.out);
-        let dims = [("m", x.m), ("n", x.n), ("k", x.k)];
-        let mut config = p::choose(configs, &kernel, &dims);
-        let few = matches!(config.0.get("few_rows"), Some(ConfigValue::Int(limit)) if x.m <= *limit);
-        if few && !x.fp4 && x.gran[..2] == [128, 128] && !has_packed(problem) {
-            return few_rows(&x, problem, configs, &dims);
-        }
-        for (name, value) in ["gran_a", "gran_b", "gran_n"].into_iter().zip(x.gran) {
-            p::set(&mut config, name, ConfigValue::Int(value));
-        }
         let (c, in_place) = addend(OP, problem, x.accumulate)?;
-        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         let [sa, sa_packed] = scale_args(problem, "sfa", x.m)?;
         let [sb, sb_packed] = scale_args(problem, "sfb", x.n.div_ceil(x.gran[2]))?;
         let b = if x.fp4 { as_e2m1(p::view(OP, problem, "b_packed")?) } else { p::view(OP, problem, "b")? };
         let args =
             vec![p::arg(OP, problem, "a")?, sa, sa_packed, Arg::Tensor(b), sb, sb_packed, c, p::arg(OP, problem, "d")?];
+        let mut config = p::choose_for(OP, configs, &kernel, &args)?;
+        let few = matches!(config.0.get("few_rows"), Some(ConfigValue::Int(limit)) if x.m <= *limit);
+        if few && !x.fp4 && x.gran[..2] == [128, 128] && !has_packed(problem) {
+            return few_rows(&x, problem, configs);
+        }
+        for (name, value) in ["gran_a", "gran_b", "gran_n"].into_iter().zip(x.gran) {
+            p::set(&mut config, name, ConfigValue::Int(value));
+        }
+        p::set(&mut config, "in_place", ConfigValue::Bool(in_place));
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {

@@ -58,7 +58,7 @@ pub struct ContiguousConfig {
 }
 
 /// Multiplies. `of_tile` names the group of each tile of rows; rows that `indices` or `ends` do not give to a group are 0.
-#[kernel(require(tiles == m.div_ceil(cfg.bm)), pdl, deterministic)]
+#[kernel(require(tiles >= m.div_ceil(cfg.bm)), pdl, deterministic)]
 pub fn gemm_m_grouped_contiguous(
     cfg: &ContiguousConfig,
     a: In![E4m3; m, k; strides(lda, 1)],
@@ -122,6 +122,8 @@ pub fn gemm_m_grouped_contiguous(
 #[derive(Clone, Copy, Debug)]
 pub struct GemmMGroupedContiguous;
 
+/// Which argument of the kernel names the group of each tile.
+const OF_TILE: usize = 4;
 const OP: &str = "gemm_m_grouped_contiguous";
 
 /// Warp groups that multiply and one thread that copies, on targets that have both.
@@ -191,7 +193,24 @@ impl OpSpec for GemmMGroupedContiguous {
         let x = rows_of(&p::checked(self, problem)?, &problem.params)?;
         let kernel = kernel_for();
         let w = x.weights;
-        let mut config = p::choose(configs, &kernel, &[("m", x.m), ("n", w.n), ("k", w.k), ("groups", w.groups)]);
+        let (indices, ends) = match x.ends {
+            true => (Arg::Absent, p::arg(OP, problem, "psum_layout")?),
+            false => (p::arg(OP, problem, "m_indices")?, Arg::Absent),
+        };
+        let tiles_of =
+            |tiles: usize| Arg::Workspace { index: 0, dtype: DType::I32, shape: vec![tiles], offset_bytes: 0 };
+        // As many tiles as there can be: how many there are depends on the config.
+        let mut args = vec![
+            p::arg(OP, problem, "a")?,
+            row_scale_arg(OP, problem, x.m)?,
+            p::arg(OP, problem, "b")?,
+            p::arg(OP, problem, "sfb")?,
+            tiles_of(x.m),
+            indices.clone(),
+            ends.clone(),
+            p::arg(OP, problem, "d")?,
+        ];
+        let mut config = p::choose_for(OP, configs, &kernel, &args)?;
         let bm = match config.0.get("bm") {
             Some(ConfigValue::Int(bm)) => tile_rows(*bm, x.align),
             _ => tile_rows(128, x.align),
@@ -199,27 +218,13 @@ impl OpSpec for GemmMGroupedContiguous {
         p::set(&mut config, "bm", ConfigValue::Int(bm));
         p::set(&mut config, "gran_n", ConfigValue::Int(w.gran_n));
         let tiles = x.m.div_ceil(bm);
-        let of_tile = Arg::Workspace { index: 0, dtype: DType::I32, shape: vec![tiles], offset_bytes: 0 };
-        let (indices, ends) = match x.ends {
-            true => (Arg::Absent, p::arg(OP, problem, "psum_layout")?),
-            false => (p::arg(OP, problem, "m_indices")?, Arg::Absent),
-        };
+        args[OF_TILE] = tiles_of(tiles);
         let find = group_of_tiles::kernel();
         let mut find_config = p::choose(configs, &find, &[("tiles", tiles)]);
         p::set(&mut find_config, "rows", ConfigValue::Int(bm));
         p::set(&mut find_config, "align", ConfigValue::Int(x.align));
         let groups = Arg::Scalar(Literal { dtype: DType::I32, bits: w.groups as u64 });
-        let find_args = vec![indices.clone(), ends.clone(), of_tile.clone(), groups];
-        let args = vec![
-            p::arg(OP, problem, "a")?,
-            row_scale_arg(OP, problem, x.m)?,
-            p::arg(OP, problem, "b")?,
-            p::arg(OP, problem, "sfb")?,
-            of_tile,
-            indices,
-            ends,
-            p::arg(OP, problem, "d")?,
-        ];
+        let find_args = vec![indices, ends, tiles_of(tiles), groups];
         let steps =
             vec![Launch { kernel: find, config: find_config, args: find_args }, Launch { kernel, config, args }];
         Ok(Plan { steps, workspaces: vec![4 * tiles] })

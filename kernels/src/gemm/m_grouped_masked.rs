@@ -15,6 +15,7 @@ use crate::numeric::round::f32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;
+use kiln_codegen::bind;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Kernel};
 use kiln_codegen::schedule::{Options, Reason, Schedule, attach, automatic};
@@ -155,13 +156,6 @@ impl OpSpec for GemmMGroupedMasked {
         let w = x.weights;
         // The caller's guess of the rows a group has tells which tile pays; it does not change results.
         let expected = p::count(OP, &problem.params, "expected_m", Some(x.room.max(1)))?;
-        let dims = [("m", expected), ("room", x.room), ("n", w.n), ("k", w.k), ("groups", w.groups)];
-        let mut config = p::choose(configs, &kernel, &dims);
-        p::set(&mut config, "gran_n", ConfigValue::Int(w.gran_n));
-        if w.gran_n == 1 {
-            // A thread holds a scale for every column it sees, of every step that is printed in a row.
-            p::at_most(&mut config, "unroll", 4);
-        }
         let args = vec![
             p::arg(OP, problem, "a")?,
             row_scale_arg(OP, problem, x.room)?,
@@ -170,6 +164,14 @@ impl OpSpec for GemmMGroupedMasked {
             p::arg(OP, problem, "masked_m")?,
             p::arg(OP, problem, "d")?,
         ];
+        let mut dims = bind::dims(kernel.as_ref(), &args).map_err(|e| p::refuse(OP, e.to_string()))?;
+        dims.insert("room".into(), expected.min(x.room));
+        let mut config = configs.choose(kernel.as_ref(), &dims);
+        p::set(&mut config, "gran_n", ConfigValue::Int(w.gran_n));
+        if w.gran_n == 1 {
+            // A thread holds a scale for every column it sees, of every step that is printed in a row.
+            p::at_most(&mut config, "unroll", 4);
+        }
         Ok(p::single(kernel, config, args))
     }
     fn reference(&self, problem: &HostProblem) -> Result<BTreeMap<String, HostTensor>, OpError> {

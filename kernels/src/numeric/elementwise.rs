@@ -204,7 +204,7 @@ fn column_limits(rule: &str, rows: usize, c: &Comparison<'_>) -> Result<Vec<f64>
 }
 
 /// Which rows are judged, from `NAME >= 0..` (one entry a row) or `row < NAME[group]..` (one entry a group of rows).
-fn live_rows(rule: &str, shape: &[usize], c: &Comparison<'_>) -> Result<Vec<bool>, String> {
+pub(super) fn live_rows(rule: &str, shape: &[usize], c: &Comparison<'_>) -> Result<Vec<bool>, String> {
     let rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
     let tensor = |name: &str| {
         c.case

@@ -229,6 +229,26 @@ pub fn judge(name: &str, metric: &Metric, comparison: &Comparison<'_>) -> Verdic
     }
 }
 
+/// Which rows of an output of this shape are specified; `None` if all are.
+///
+/// # Errors
+/// A rule that is not known, or that names a tensor the case does not have.
+pub fn specified_rows(metric: &Metric, shape: &[usize], c: &Comparison<'_>) -> Result<Option<Vec<bool>>, String> {
+    match metric {
+        Metric::CalcDiff { rows: Some(rule), .. } | Metric::Gemm { rows: Some(rule), .. } => {
+            elementwise::live_rows(rule, shape, c).map(Some)
+        }
+        Metric::CalcDiff { .. }
+        | Metric::Gemm { .. }
+        | Metric::BitExact
+        | Metric::AllCloseOr { .. }
+        | Metric::Fp8Codes { .. }
+        | Metric::Pow2OrClose { .. }
+        | Metric::TopkSet
+        | Metric::MoeMapping => Ok(None),
+    }
+}
+
 /// Global distance of two tensors: `1 - 2<x,y> / (<x,x> + <y,y>)` in f64, 0 when both are zero.
 pub fn calc_diff(x: &[f64], y: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(p, q)| p * q).sum::<f64>();

@@ -10,12 +10,12 @@ use kiln_codegen::abi::{Arg, Memory, TensorView};
 use kiln_codegen::host_memory::HostMemory;
 use kiln_codegen::ir::Literal;
 use kiln_codegen::model::{Chip, Estimate, Resources, estimate};
-use kiln_codegen::spec::{Configs, KernelDef, ParamInfoKind, StrideInfo};
+use kiln_codegen::spec::{Configs, DimExpr, KernelDef, ParamInfo, ParamInfoKind, StrideInfo};
 use kiln_codegen::target::Target;
-use kiln_codegen::tune::Config;
+use kiln_codegen::tune::{Axis, Config, ConfigValue, Space};
 use kiln_codegen::{bind, compile};
 use rayon::prelude::*;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 /// What is known about a config without compiling it.
@@ -90,14 +90,22 @@ impl Memory for Nowhere {
     }
 }
 
-/// Arguments of a launch with these dimensions: aligned tensors with the declared strides, optional parameters left out.
-/// `None` if an extent does not follow from the dimensions.
+/// Arguments of a launch with these dimensions: aligned tensors with the declared strides. An optional tensor is there if
+/// a dimension that only optional ones have is not 0, other optional parameters are left out. `None` if an extent does not
+/// follow from the dimensions.
 pub fn arguments(kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Option<Vec<Arg>> {
+    let params = &kernel.info().params;
+    let required: BTreeSet<&str> = params.iter().filter(|p| !p.optional).flat_map(axis_names).collect();
+    let own = |name: &&str| !required.contains(name) && dims.get(*name).is_some_and(|&x| x > 0);
     let mut next = 1u64 << 32;
     let mut args = vec![];
-    for p in &kernel.info().params {
+    for p in params {
         args.push(match &p.kind {
-            ParamInfoKind::Tensor { .. } | ParamInfoKind::Scalar { .. } if p.optional => Arg::Absent,
+            ParamInfoKind::Tensor { .. } | ParamInfoKind::Scalar { .. }
+                if p.optional && !axis_names(p).iter().any(own) =>
+            {
+                Arg::Absent
+            }
             ParamInfoKind::Scalar { dtype } => Arg::Scalar(Literal { dtype: *dtype, bits: 0 }),
             ParamInfoKind::Tensor { dtype, dims: extents, strides, .. } => {
                 let shape = extents.iter().map(|e| e.eval(dims)).collect::<Option<Vec<usize>>>()?;
@@ -125,10 +133,16 @@ pub fn arguments(kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Opti
     Some(args)
 }
 
+/// Names that axes of a parameter bind.
+fn axis_names(p: &ParamInfo) -> Vec<&str> {
+    let ParamInfoKind::Tensor { dims, .. } = &p.kind else { return vec![] };
+    dims.iter().filter_map(|d| if let DimExpr::Sym(name) = d { Some(name.as_str()) } else { None }).collect()
+}
+
 /// A config other than the default has to be estimated this much faster: defaults were chosen by people who measured.
 const MARGIN: f64 = 0.8;
 
-/// Chooses by the model, for targets without a device and without records. Fields that change rounding keep their defaults.
+/// Chooses by the model, where nobody has measured. Fields that change rounding keep their defaults.
 #[derive(Debug)]
 pub struct Modelled {
     target: Target,
@@ -167,21 +181,103 @@ impl Modelled {
     }
 }
 
+impl Modelled {
+    /// Steps from the default to the neighbour with the least time, as long as there is a better one. Neighbours differ
+    /// in one field or in two, since a larger tile may pay only with fewer stages.
+    fn descend(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
+        let space = kernel.space();
+        let default = space.default_config();
+        let Some(args) = arguments(kernel, dims) else { return default };
+        let mut known: HashMap<Config, f64> = HashMap::new();
+        let mut at = default.clone();
+        loop {
+            let mut near = neighbours(&space, &at);
+            near.push(at.clone());
+            near.retain(|c| !known.contains_key(c) && kernel.require(dims, c).is_ok());
+            let times: Vec<f64> = near.par_iter().map(|c| screen(kernel, c, &args, self.target).us()).collect();
+            if times.is_empty() {
+                break;
+            }
+            known.extend(near.into_iter().zip(times));
+            let here = known.get(&at).copied().unwrap_or(f64::INFINITY);
+            // Equal times are common, and a map has no order: the first in the order of configs wins.
+            match known.iter().min_by(|a, b| a.1.total_cmp(b.1).then_with(|| a.0.cmp(b.0))) {
+                Some((best, us)) if *us < here => at = best.clone(),
+                _ => break,
+            }
+        }
+        let us = |c: &Config| known.get(c).copied().unwrap_or(f64::INFINITY);
+        if us(&at) < us(&default) * MARGIN { at } else { default }
+    }
+}
+
+/// Configs that differ in one or two fields, none of which changes rounding.
+fn neighbours(space: &Space, from: &Config) -> Vec<Config> {
+    let axes: Vec<&Axis> = space.axes.iter().filter(|a| !a.numerics).collect();
+    let others = |c: &Config, axis: &Axis| -> Vec<Config> {
+        let with = |v: &ConfigValue| {
+            let mut c = c.clone();
+            c.0.insert(axis.name.clone(), v.clone());
+            c
+        };
+        axis.values.iter().map(with).filter(|n| n != c).collect()
+    };
+    let mut out = vec![];
+    for (i, axis) in axes.iter().enumerate() {
+        for one in others(from, axis) {
+            for second in &axes[i + 1..] {
+                out.extend(others(&one, second));
+            }
+            out.push(one);
+        }
+    }
+    out
+}
+
+/// The size that stands for those near it: three bits follow the leading one, so that launches whose sizes grow step by
+/// step share a choice.
+fn rounded(x: usize) -> usize {
+    if x < 16 { x } else { x.next_multiple_of(1 << (x.ilog2() - 3)) }
+}
+
 impl Configs for Modelled {
     fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
         let info = kernel.info();
-        let key = hash(&[format!("{} {:?} {dims:?}", info.name, info.dtypes).as_bytes()]);
-        if let Some(config) = lock(&self.chosen).get(&key) {
-            return config.clone();
-        }
-        let space = kernel.space();
-        let default = space.default_config();
-        let same_bits =
-            |c: &Config| space.axes.iter().filter(|a| a.numerics).all(|a| c.0.get(&a.name) == default.0.get(&a.name));
-        let ranked = self.rank(kernel, dims);
-        let of_default = ranked.iter().find(|(c, _)| *c == default).map_or(f64::INFINITY, |(_, s)| s.us());
-        let best = ranked.into_iter().find(|(c, s)| same_bits(c) && s.us() < of_default * MARGIN);
-        let config = best.map_or(default, |(c, _)| c);
-        lock(&self.chosen).entry(key).or_insert(config).clone()
+        let fixed = |name: &str| info.dims.iter().any(|d| d.fixed && d.name == name);
+        let near: BTreeMap<String, usize> =
+            dims.iter().map(|(n, &x)| (n.clone(), if fixed(n) { x } else { rounded(x) })).collect();
+        let key = hash(&[format!("{} {:?} {near:?}", info.name, info.dtypes).as_bytes()]);
+        let chosen = lock(&self.chosen).get(&key).cloned();
+        let config = chosen.unwrap_or_else(|| {
+            let config = self.descend(kernel, &near);
+            lock(&self.chosen).entry(key).or_insert(config).clone()
+        });
+        // What the sizes themselves do not allow was not seen.
+        if kernel.require(dims, &config).is_ok() { config } else { kernel.space().default_config() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_share_a_choice_with_those_near() {
+        assert_eq!([0, 1, 15, 16, 17, 2112, 4096, 7168].map(rounded), [0, 1, 15, 16, 18, 2304, 4096, 7168]);
+    }
+
+    #[test]
+    fn neighbours_differ_in_one_or_two_fields_that_keep_the_bits() {
+        let axis = |name: &str, values: usize, numerics: bool| Axis {
+            name: name.into(),
+            values: (0..values).map(ConfigValue::Int).collect(),
+            default: 0,
+            numerics,
+            doc: String::new(),
+        };
+        let space =
+            Space { name: "S".into(), axes: vec![axis("a", 3, false), axis("b", 2, false), axis("c", 5, true)] };
+        let near: Vec<String> = neighbours(&space, &space.default_config()).iter().map(Config::to_string).collect();
+        assert_eq!(near, ["a=1,b=1,c=0", "a=1,b=0,c=0", "a=2,b=1,c=0", "a=2,b=0,c=0", "a=0,b=1,c=0"]);
     }
 }

@@ -4,6 +4,7 @@
 //! the key and each chosen record's kernel hash, and refuses what differs; a different driver is a warning. Files are
 //! replaced whole, under a lock; while a search runs, after each candidate, so that what was measured survives its end.
 
+use super::model::Modelled;
 use super::shipped;
 use crate::compile::{hash, write_atomically};
 use crate::device::{Device, DeviceInfo, lock};
@@ -29,7 +30,7 @@ pub struct Key {
     pub dtypes: BTreeMap<String, String>,
     /// Fixed dimensions.
     pub fixed: BTreeMap<String, usize>,
-    /// Dynamic dimensions, rounded up to powers of two.
+    /// Dynamic dimensions, rounded up to powers of two and one and a half times those.
     pub bucket: BTreeMap<String, usize>,
     /// Target.
     pub target: String,
@@ -44,17 +45,18 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of a kernel's problem on a device.
+    /// The key of a kernel's problem on a device. `dims` are what its operator asks a config for.
     pub fn new(kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>, device: &DeviceInfo, compiler: &str) -> Self {
         let info = kernel.info();
-        let pick = |fixed: bool| info.dims.iter().filter(move |d| d.fixed == fixed);
+        let fixed: Vec<&str> = info.dims.iter().filter(|d| d.fixed).map(|d| d.name.as_str()).collect();
         let value = |name: &str| dims.get(name).copied().unwrap_or(0);
+        let dynamic = dims.iter().filter(|(n, _)| !fixed.contains(&n.as_str()));
         Key {
             kernel: info.name.clone(),
             kernel_hash: config_hash(kernel, dims, &kernel.space().default_config()),
             dtypes: info.dtypes.iter().map(|(n, d)| (n.clone(), d.to_string())).collect(),
-            fixed: pick(true).map(|d| (d.name.clone(), value(&d.name))).collect(),
-            bucket: pick(false).map(|d| (d.name.clone(), value(&d.name).next_power_of_two())).collect(),
+            fixed: fixed.iter().map(|n| (n.to_string(), value(n))).collect(),
+            bucket: dynamic.map(|(n, &x)| (n.clone(), bucket(x))).collect(),
             target: device.target.name().into(),
             device: device.model.clone(),
             capability: device.capability.map_or(String::new(), |(major, minor)| format!("{major}.{minor}")),
@@ -75,6 +77,12 @@ impl Key {
     pub(super) fn file_name(&self) -> String {
         name_of(&self.to_json())
     }
+}
+
+/// The power of two, or one and a half times one, that a size is rounded up to.
+fn bucket(x: usize) -> usize {
+    let power = x.next_power_of_two();
+    if x > 1 && x <= power / 4 * 3 { power / 4 * 3 } else { power }
 }
 
 /// Name of the file of a key in JSON.
@@ -375,13 +383,15 @@ pub(super) fn parse(path: &Path, text: &str, key: &Key) -> Result<Loaded> {
     Ok(Loaded { driver: header["driver"].as_str().unwrap_or_default().into(), records, complete })
 }
 
-/// Chooses the fastest recorded config, of this machine's records and then of the shipped ones; the default with a note
-/// where there is none.
+/// Chooses the fastest recorded config, of this machine's records and then of the shipped ones. Where there is none it
+/// calculates one for a GPU, and takes the default elsewhere; with a note.
 #[derive(Debug)]
 pub struct Tuned {
     records: Records,
     device: DeviceInfo,
     compiler: String,
+    /// For GPUs of a kind that has a model.
+    modelled: Option<Modelled>,
     notes: Mutex<Vec<String>>,
     used: Mutex<Vec<String>>,
 }
@@ -392,16 +402,18 @@ impl Tuned {
     /// # Errors
     /// A GPU without a compiler on this machine.
     pub fn new(records: Records, device: &Device) -> Result<Self> {
+        let info = device.info();
         Ok(Tuned {
             records,
-            device: device.info(),
+            modelled: info.capability.and_then(|_| Modelled::new(info.target).ok()),
+            device: info,
             compiler: device.compiler()?,
             notes: Mutex::default(),
             used: Mutex::default(),
         })
     }
 
-    /// Why defaults were chosen, and driver changes, since the last call.
+    /// Why configs without a record were chosen, and driver changes, since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.notes))
     }
@@ -422,29 +434,33 @@ impl Tuned {
 impl Configs for Tuned {
     fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
         let name = &kernel.info().name;
-        let default = || kernel.space().default_config();
+        let unmeasured = |why: String| {
+            let default = kernel.space().default_config();
+            let config = self.modelled.as_ref().map_or_else(|| default.clone(), |m| m.choose(kernel, dims));
+            let which = if config == default { "its default config" } else { "a calculated config" };
+            self.note(format!("`{name}` runs {which}: {why}"));
+            config
+        };
         let key = Key::new(kernel, dims, &self.device, &self.compiler);
         let loaded =
             match self.records.load(&key).and_then(|own| own.map_or_else(|| shipped::load(&key), |l| Ok(Some(l)))) {
                 Ok(Some(l)) => l,
                 Ok(None) => {
                     let why = self.records.why_not(&key).unwrap_or_else(|| "it was never tuned here".into());
-                    self.note(format!("`{name}` runs its default config: {why}"));
-                    return default();
+                    return unmeasured(why);
                 }
-                Err(e) => {
-                    self.note(format!("`{name}` runs its default config: {e}"));
-                    return default();
-                }
+                Err(e) => return unmeasured(e.to_string()),
             };
         if loaded.driver != self.device.driver {
             let (then, now) = (&loaded.driver, &self.device.driver);
             self.note(format!("`{name}` was tuned with driver {then}, this is {now}; consider tuning again"));
         }
-        let Some(best) = loaded.best() else { return default() };
-        if best.hash != config_hash(kernel, dims, &best.config) || kernel.require(dims, &best.config).is_err() {
-            self.note(format!("`{name}` runs its default config: the kernel changed since {} was tuned", best.config));
-            return default();
+        let Some(best) = loaded.best() else { return unmeasured("no config of its record could be measured".into()) };
+        if best.hash != config_hash(kernel, dims, &best.config) {
+            return unmeasured(format!("the kernel changed since {} was tuned", best.config));
+        }
+        if let Err(failed) = kernel.require(dims, &best.config) {
+            return unmeasured(format!("the recorded {} is for other sizes: {}", best.config, failed.join("; ")));
         }
         let mut used = lock(&self.used);
         let file = key.file_name();
@@ -458,6 +474,11 @@ impl Configs for Tuned {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    #[test]
+    fn buckets_have_two_steps_an_octave() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 7, 2112, 3073, 4096].map(bucket), [1, 1, 2, 3, 4, 6, 8, 3072, 4096, 4096]);
+    }
 
     pub fn key() -> Key {
         Key {

@@ -6,17 +6,16 @@
 
 use super::model::{Screened, screen};
 use super::records::{Key, Record, Records, Status, config_hash};
-use crate::device::{Device, Stream};
+use crate::device::{Device, Stream, lock};
 use crate::error::{Error, Result};
 use crate::measure::{MeasureOptions, Measurement};
 use kiln_codegen::abi::{Launch, Launcher, Plan};
-use kiln_codegen::bind;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Configs, KernelDef, OpSpec, Problem};
 use kiln_codegen::tune::Config;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Judges a candidate's output against the default config's where bits may differ: name, expected, got; `Err` says what
@@ -37,6 +36,9 @@ pub struct Task<'a> {
     pub problems: Vec<Problem>,
     /// Names of the outputs.
     pub outputs: Vec<String>,
+    /// Which rows of an output are specified; outputs that are not here are specified everywhere. What a config leaves in
+    /// the others may differ from the default's.
+    pub specified: BTreeMap<String, Vec<bool>>,
     /// Tolerance for configs that change rounding.
     pub compare: Compare<'a>,
     /// What times candidates.
@@ -121,8 +123,7 @@ pub fn search(
     let default = space.default_config();
     let stream = device.stream()?;
     let plans = plans(task, &default)?;
-    let step = step_of(task, &plans)?;
-    let dims = bind::bind(&*step.kernel, &step.config, &step.args)?.dims;
+    let dims = asked(task)?;
     let key = Key::new(&*task.kernel, &dims, &device.info(), &device.compiler()?);
     let driver = device.info().driver;
     let expected = outputs(device, &stream, task, &plans)?;
@@ -144,7 +145,7 @@ pub fn search(
     for batch in candidates.chunks_mut(BATCH) {
         let began = Instant::now();
         // Compilation dominates and runs in parallel; the device is used by one candidate at a time.
-        batch.par_iter_mut().filter(|c| c.config == default || !late()).for_each(|c| c.prepare(&stream, task, &dims));
+        batch.par_iter_mut().filter(|c| c.config == default || !late()).for_each(|c| c.prepare(&stream, task));
         for candidate in batch {
             let Candidate { config, hash, state } = candidate;
             let known = matches!(state, State::Known(_));
@@ -229,11 +230,11 @@ impl Candidate {
     }
 
     /// Plans and builds what nothing is known about.
-    fn prepare(&mut self, stream: &Stream, task: &Task, dims: &BTreeMap<String, usize>) {
+    fn prepare(&mut self, stream: &Stream, task: &Task) {
         if !matches!(self.state, State::Fresh) {
             return;
         }
-        self.state = match prepare(stream, task, &self.config, dims) {
+        self.state = match prepare(stream, task, &self.config) {
             Ok(plans) => State::Ready(plans),
             Err(Error::Operator { message, .. }) => State::Settled(Status::Refused(message)),
             Err(e) if e.is_refusal() => State::Settled(Status::Refused(e.to_string())),
@@ -259,7 +260,7 @@ fn candidates(
             if let Some(r) = earlier.iter().find(|r| r.config == config && r.hash == hash) {
                 return (0.0, Candidate { config, hash, state: State::Known(r.status.clone()) });
             }
-            let screened = (target.caps().is_some() && i > 0).then(|| screened(task, &config, dims, device)).flatten();
+            let screened = (target.caps().is_some() && i > 0).then(|| screened(task, &config, device)).flatten();
             let (us, state) = match screened {
                 Some(Screened::Refused(why)) => (f64::INFINITY, State::Settled(Status::Refused(why))),
                 Some(fits @ Screened::Fits(_)) => (fits.us(), State::Fresh),
@@ -276,8 +277,7 @@ fn candidates(
 }
 
 /// What the model says; `None` if the launch cannot even be planned, which `prepare` will say better.
-fn screened(task: &Task, config: &Config, dims: &BTreeMap<String, usize>, device: &Device) -> Option<Screened> {
-    task.kernel.require(dims, config).ok()?;
+fn screened(task: &Task, config: &Config, device: &Device) -> Option<Screened> {
     let plans = plans(task, config).ok()?;
     let step = step_of(task, &plans).ok()?;
     Some(screen(&*step.kernel, &step.config, &step.args, device.target()))
@@ -342,6 +342,33 @@ fn plans(task: &Task, config: &Config) -> Result<Vec<Plan>> {
     all.map_err(|e| Error::Operator { op: e.op, message: e.message })
 }
 
+/// Notes what an operator asks a config of the tuned kernel for; gives every kernel its default.
+#[derive(Debug)]
+struct Asking<'a> {
+    kernel: &'a str,
+    dims: Mutex<Option<BTreeMap<String, usize>>>,
+}
+
+impl Configs for Asking<'_> {
+    fn choose(&self, kernel: &dyn KernelDef, dims: &BTreeMap<String, usize>) -> Config {
+        if kernel.info().name == self.kernel {
+            *lock(&self.dims) = Some(dims.clone());
+        }
+        kernel.space().default_config()
+    }
+}
+
+/// The dimensions the operator asks a config of the tuned kernel for: what a later choice will be made by.
+fn asked(task: &Task) -> Result<BTreeMap<String, usize>> {
+    let name = &task.kernel.info().name;
+    let refused = |message: String| Error::Operator { op: task.op.info().name.into(), message };
+    let asking = Asking { kernel: name, dims: Mutex::default() };
+    let problem = task.problems.first().ok_or_else(|| refused("there is no problem to tune on".into()))?;
+    task.op.plan(problem, &asking).map_err(|e| refused(e.message))?;
+    let dims = lock(&asking.dims).take();
+    dims.ok_or_else(|| refused(format!("its plan does not ask for a config of `{name}`")))
+}
+
 /// The step of a plan that launches the tuned kernel.
 fn step_of<'a>(task: &Task, plans: &'a [Plan]) -> Result<&'a Launch> {
     let name = &task.kernel.info().name;
@@ -353,10 +380,7 @@ fn step_of<'a>(task: &Task, plans: &'a [Plan]) -> Result<&'a Launch> {
 }
 
 /// Plans and builds a candidate.
-fn prepare(stream: &Stream, task: &Task, config: &Config, dims: &BTreeMap<String, usize>) -> Result<Vec<Plan>> {
-    if let Err(failed) = task.kernel.require(dims, config) {
-        return Err(Error::Operator { op: task.op.info().name.into(), message: failed.join("; ") });
-    }
+fn prepare(stream: &Stream, task: &Task, config: &Config) -> Result<Vec<Plan>> {
     let plans = plans(task, config)?;
     plans.iter().try_for_each(|p| stream.prepare(p))?;
     Ok(plans)
@@ -380,6 +404,16 @@ fn outputs(device: &Device, stream: &Stream, task: &Task, plans: &[Plan]) -> Res
     views.into_iter().map(|v| device.download(v)).collect()
 }
 
+/// The first element, in the rows that are specified, whose bits differ.
+fn difference(want: &HostTensor, got: &HostTensor, rows: Option<&[bool]>) -> Option<usize> {
+    if want == got {
+        return None;
+    }
+    let columns = want.shape.last().copied().unwrap_or(1).max(1);
+    let specified = |i: usize| rows.is_none_or(|r| r.get(i / columns).copied().unwrap_or(true));
+    (0..want.num_elements()).find(|&i| specified(i) && want.bits(i) != got.bits(i))
+}
+
 /// Compares and times a candidate.
 fn judge(
     device: &Device,
@@ -392,8 +426,7 @@ fn judge(
 ) -> Result<Status> {
     let got = outputs(device, stream, task, plans)?;
     for ((name, want), got) in task.outputs.iter().zip(expected).zip(&got) {
-        if same_bits && want != got {
-            let at = (0..want.num_elements()).find(|&i| want.bits(i) != got.bits(i)).unwrap_or(0);
+        if same_bits && let Some(at) = difference(want, got, task.specified.get(name).map(Vec::as_slice)) {
             return Ok(Status::Failed(format!(
                 "`{name}` differs from the default config's at element {at} although no field that changes rounding does"
             )));
@@ -403,4 +436,20 @@ fn judge(
         }
     }
     (task.timer)(device, plans, &options.measure).map(Status::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_codegen::ir::DType;
+
+    #[test]
+    fn rows_that_are_not_specified_may_differ() {
+        let tensor = |data: [u8; 4]| HostTensor { data: data.to_vec(), ..HostTensor::zeros(DType::U8, &[2, 2]) };
+        let (want, got) = (tensor([1, 2, 3, 4]), tensor([1, 2, 3, 5]));
+        assert_eq!(difference(&want, &want, None), None);
+        assert_eq!(difference(&want, &got, None), Some(3));
+        assert_eq!(difference(&want, &got, Some(&[true, false])), None);
+        assert_eq!(difference(&want, &got, Some(&[false, true])), Some(3));
+    }
 }

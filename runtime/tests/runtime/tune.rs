@@ -149,6 +149,7 @@ impl Bench {
             kernel: Wide::kernel(),
             problems: vec![problem],
             outputs: vec!["y".into()],
+            specified: BTreeMap::new(),
             compare: &|_, want, got| if want == got { Ok(()) } else { Err("too far away".into()) },
             timer: &|_: &Device, plans: &[Plan], _: &MeasureOptions| self.time(plans),
         };
