@@ -164,7 +164,11 @@ fn rejected(built: &Built, target: Target, reason: &Reason) -> Option<Diagnostic
 
 /// The warning for a form of its own that a kernel cannot have.
 fn no_form(k: &Kernel, target: Target, reason: &Reason) -> Diagnostic {
-    let m = format!("the form of `{}` for {} is rejected, the kernel has the portable form: {reason}", k.name, target.name());
+    let m = format!(
+        "the form of `{}` for {} is rejected, the kernel has the portable form: {reason}",
+        k.name,
+        target.name()
+    );
     let help = "change the form as the reason says, or what it requires";
     Diagnostic::error(k, k.span, "V0550", m).warning().help(help)
 }

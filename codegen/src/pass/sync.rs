@@ -7,9 +7,7 @@ use super::liveness;
 use super::place::SCRATCH;
 use crate::diag::Diagnostic;
 use crate::ir::effects::{self, EffectKind};
-use crate::ir::{
-    Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, SchedOp, Space,
-};
+use crate::ir::{Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, SchedOp, Space};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,8 +5,8 @@
 //! engine (`filled`). Accumulators that are reduced in an order the unit's four lanes of a row cannot follow move through
 //! shared memory.
 
-use super::{filled, memory};
 use super::parts::{ROW_BYTES, Reason};
+use super::{filled, memory};
 use crate::analysis::Ranges;
 use crate::ir::effects::walk;
 use crate::ir::{
@@ -281,9 +281,7 @@ fn light_publish(k: &mut Kernel, block: BlockId, operands: &[BufferId]) {
                 let [fence, meet, publish] = [w[0], w[1], w[2]].map(|id| &k.op(id).op);
                 let Op::Sched(SchedOp::Publish { ring, part }) = publish else { continue };
                 let tiles = &k.rings[ring.0 as usize].parts[*part as usize].buffers;
-                let copied = |o: &OpNode| {
-                    matches!(&o.op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) if (r, p) == (ring, part))
-                };
+                let copied = |o: &OpNode| matches!(&o.op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) if (r, p) == (ring, part));
                 let (copied, threads) = (k.ops.iter().any(copied), threads_fill(k, *ring, *part));
                 if copied && threads {
                     continue;

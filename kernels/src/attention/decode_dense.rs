@@ -12,8 +12,8 @@
 //! tiles that fit one split are written at once, others are merged by `mla_combine`. On `sm_90a`: `decode_dense_roles.rs`.
 //! *Source*: DeepSeek-V2, 2024; Dao et al., Flash-Decoding, 2023.
 
-use super::decode_dense_roles::mla_decode_dense_roles;
 use super::combine::{kernel_for as combine_for, spread_axes};
+use super::decode_dense_roles::mla_decode_dense_roles;
 use super::softmax::{self, Destination, attend, attention_begin, attention_end};
 use crate::numeric::round::f32_tensor;
 use crate::problem as p;

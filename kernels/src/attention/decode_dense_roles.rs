@@ -2,7 +2,8 @@
 //! `decode_dense` has on them where rows, keys and widths are whole pieces of those units.
 //!
 //! One group loads pages of keys into a ring, one multiplies queries with keys and makes weights, two multiply weights with
-//! one half of the values each, which runs under the softmax of the next tile. A tile that ends behind the last key is filled by threads, with zeros there: memory that nobody wrote is never
+//! one half of the values each: the scores of a tile are computed once, and those of the next run beside the products of
+//! this. A tile that ends behind the last key is filled by threads, with zeros there: memory that nobody wrote is never
 //! multiplied, so that NaN stays in it.
 //!
 //! *Numerics*: as `decode_dense`, with maxima that are raised late, sums of weights over the four lanes that hold a row, and
@@ -24,7 +25,6 @@ struct Halves<O: Float> {
     weights: Mailbox<Bf16, 2>,
     shrinks: Mailbox<F32, 1>,
     factors: Mailbox<F32, 1>,
-    gates: Ring<U32, 1>,
     out: Gm<O, 5, Wr>,
 }
 
@@ -73,9 +73,7 @@ pub fn mla_decode_dense_roles<O: Float>(
     let weights = mailbox::<Bf16, 2>([rows, tile]);
     let shrinks = mailbox::<F32, 1>([rows]);
     let factors = mailbox::<F32, 1>([rows]);
-    // One item when the scores of a tile are there, and one at the end; nothing lies in it.
-    let gates = ring::<U32, 1>([1], 1);
-    let halves = Halves { keys, weights, shrinks, factors, gates, out };
+    let halves = Halves { keys, weights, shrinks, factors, out };
 
     roles(|r| {
         r.group("score", 1).registers(128).run(|| {
@@ -86,7 +84,6 @@ pub fn mla_decode_dense_roles<O: Float>(
                 let k = keys.take();
                 gemm_set(queries, k.tile().t(), s);
                 k.release();
-                gates.acquire().publish();
                 // Only the last tiles hold keys that some row does not see.
                 let hidden = if cfg.causal { pos + tile + sq > len + 1 } else { pos + tile > hi };
                 if hidden {
@@ -102,7 +99,6 @@ pub fn mla_decode_dense_roles<O: Float>(
                 weights.send_cast(s);
                 softmax_add(&state, s, shrink);
             }
-            gates.acquire().publish();
             let factor = frag::<F32, 1>([rows]);
             for i in parallel([rows]) {
                 let (query, head) = ((r0 + i) / h, (r0 + i) % h);
@@ -122,9 +118,7 @@ pub fn mla_decode_dense_roles<O: Float>(
             half_of_output(&halves, [rows, dv / 2], 0, steps, |i: Ix| [split, bi, (r0 + i) / h, (r0 + i) % h]);
         });
         r.group("right", 1).registers(160).run(|| {
-            half_of_output(&halves, [rows, dv / 2], dv / 2, steps, |i: Ix| {
-                [split, bi, (r0 + i) / h, (r0 + i) % h]
-            });
+            half_of_output(&halves, [rows, dv / 2], dv / 2, steps, |i: Ix| [split, bi, (r0 + i) / h, (r0 + i) % h]);
         });
 
         r.group("load", 1).registers(64).run(|| {
@@ -156,9 +150,6 @@ fn half_of_output<O: Float, F: Fn(Ix) -> [Ix; 4]>(
 ) {
     let acc = frag::<F32, 2>([rows, width]);
     zero(acc);
-    // The product of a tile waits for the scores of the next: instructions this wide beside theirs would hold them up, and
-    // then leave the matrix unit idle under the softmax.
-    x.gates.take().release();
     for _step in 0..steps {
         let k = x.keys.take();
         let shrink = x.shrinks.recv();
@@ -168,7 +159,6 @@ fn half_of_output<O: Float, F: Fn(Ix) -> [Ix; 4]>(
         }
         shrink.release();
         let p = x.weights.recv();
-        x.gates.take().release();
         gemm(p.tile(), k.tile().cols(first, first + width), acc);
         p.release();
         k.release();

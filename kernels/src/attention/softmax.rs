@@ -38,12 +38,7 @@ pub fn softmax_weights(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<
 /// Raises maxima to those of the scores, and returns the factor by which older sums shrink. With `slack` a maximum stays as
 /// long as weights pass it by no more than two to that power: then older sums nearly always stay too.
 #[kernel_fn]
-pub fn softmax_raise(
-    st: &OnlineSoftmax,
-    s: Tile<F32, Frag, 2>,
-    scale_log2: V<F32>,
-    slack: f32,
-) -> Tile<F32, Frag, 1> {
+pub fn softmax_raise(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<F32>, slack: f32) -> Tile<F32, Frag, 1> {
     let rows = s.extent(0);
     let shrink = frag::<F32, 1>([rows]);
     let top = reduce_max(s, 1);

@@ -5,8 +5,8 @@ use super::expr::{Text, compare_text, literal, register_type};
 use super::loops::ElementLoop;
 use super::prelude::Snippet;
 use crate::ir::{
-    Base, BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Literal, OpId, Order, ReduceOp, ScanKind, Space, ValueId,
-    ViewId,
+    Base, BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Literal, OpId, Order, ReduceOp, ScanKind, Space,
+    ValueId, ViewId,
 };
 use crate::pass::distribute::{order_of, row_map};
 use crate::pass::place::accumulator;
@@ -127,7 +127,8 @@ impl Emitter<'_> {
         self.line(format!("{} {acc} = {};", register_type(a), start.s));
         self.line("#pragma unroll");
         let s = self.open_with("s", |s| format!("for (int {s} = 0; {s} < {}; ++{s})", 2 * pieces));
-        let wave = if waves > 1 { format!("{0} / 2 * {1} + {0} % 2 * 2", r.s, 4 * pieces) } else { format!("{} * 2", r.s) };
+        let wave =
+            if waves > 1 { format!("{0} / 2 * {1} + {0} % 2 * 2", r.s, 4 * pieces) } else { format!("{} * 2", r.s) };
         let x = self.lift(d, Text::name(format!("{name}[{wave} + {0} / 2 * 4 + {0} % 2]", s.s)), true);
         let line = self.fold(op, d, &acc, &x);
         self.line(line);

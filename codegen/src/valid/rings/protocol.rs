@@ -341,7 +341,8 @@ impl<'k> Walk<'_, 'k> {
                 let items = n * text.len();
                 self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.iter().all(|c| c == ".")
             });
-            let text = few.map_or_else(|| vec![format!("for {name} ({}) ", total(&text))], |n| vec![".".into(); n * text.len()]);
+            let text = few
+                .map_or_else(|| vec![format!("for {name} ({}) ", total(&text))], |n| vec![".".into(); n * text.len()]);
             count.entry(ring).or_default().extend(text);
         }
         let mut after = start.clone();

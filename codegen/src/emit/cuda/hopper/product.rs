@@ -132,7 +132,8 @@ impl Emitter<'_> {
         // Wide instructions are cut where a block of many threads has too few registers on average.
         let even = REGISTERS / self.block_threads().max(1);
         let parts = if scales.is_none() && n / 2 + BESIDE > even && n.is_multiple_of(128) { 2 } else { 1 };
-        let unit = Wgmma::new(n / parts, dtype).filter(|w| self.k.view(b).dtype == dtype && depth.is_multiple_of(w.k()));
+        let unit =
+            Wgmma::new(n / parts, dtype).filter(|w| self.k.view(b).dtype == dtype && depth.is_multiple_of(w.k()));
         let Some(mut unit) = unit.filter(|_| m.is_multiple_of(ROWS) && held == Some(share)) else {
             let what =
                 format!("a warp group's product of {dtype}[{m}, {depth}] and {}[{depth}, {n}]", self.k.view(b).dtype);
