@@ -329,6 +329,15 @@ fn tune_estimates_for_targets_without_a_device() {
 }
 
 #[test]
+fn shipped_records_are_of_this_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = root().join("runtime/src/tune/shipped/nvidia-h200.jsonl");
+    works(command(&["tune", "import", file.to_str().unwrap()]).env("KILN_TUNE_DIR", dir.path()));
+    // A kernel that changed leaves its records behind: tune it again, or take them out.
+    works(command(&["tune", "verify"]).env("KILN_TUNE_DIR", dir.path()));
+}
+
+#[test]
 fn exported_records_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b, file) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("all.jsonl"));
@@ -374,6 +383,7 @@ fn unknown_names_get_the_nearest_one() {
     refused(&["run", "--case", "nope"], 2, &["--case", "`nope`", "kiln list"]);
     assert_eq!(rows(&["run", "--case", "rmsnorm.zero_rows"], 0).len(), 1);
     refused(&["tune", "vector_add", "--budget", "soon"], 2, &["`soon`", "10m"]);
+    refused(&["bench", "rmsnorm", "--judge", "long"], 2, &["--judge", "`long`", "10m"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod catalog;
 mod command;
 mod device;
 mod diagnostics;
+mod duration;
 mod failure;
 mod files;
 mod fill;

@@ -15,6 +15,7 @@ use kiln_runtime::device::library::{Kind, Product};
 use kiln_runtime::measure::{self, MeasureOptions, Measurement};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What others reached, one line a result after a line that says on which machine.
 const RECORDS: &str = include_str!("../../benches/records/peers-nvidia-h200.jsonl");
@@ -66,6 +67,7 @@ pub fn measure(
     case: &Case,
     device: &Device,
     options: &MeasureOptions,
+    judging: Duration,
 ) -> Result<(Measurement, sample::Verdict, String), String> {
     let stream = device.stream().map_err(|e| e.to_string())?;
     let library = stream.library().map_err(|e| e.to_string())?;
@@ -98,7 +100,7 @@ pub fn measure(
     let Some((inputs, d)) = first else { return Err("no input set".into()) };
     library.run(products[0]).and_then(|()| stream.synchronize()).map_err(|e| e.to_string())?;
     let got = device.download(&d).map_err(|e| e.to_string())?;
-    let verdict = sample::judge(op, &case, &inputs, &BTreeMap::from([("d".to_string(), got)]))?;
+    let verdict = sample::judge(op, &case, &inputs, &BTreeMap::from([("d".to_string(), got)]), judging)?;
     let verdict = verdict.ok_or("too large for the plain reference")?;
     // A library may keep a shorter accumulator than the operator's tolerance allows; a NaN is no small error.
     if verdict.rel_err.is_nan() || verdict.rel_err > WRONG {
@@ -225,7 +227,8 @@ mod tests {
         let shape = [("m", 4), ("n", 16), ("k", 16)].map(|(k, v)| (k.to_string(), v));
         let case = op.bench_case(&shape).expect("a case");
         let all = yardsticks("gemm_bf16");
-        let e = measure(&all[0], op.as_ref(), &case, &cpu, &MeasureOptions::default()).expect_err("no library");
+        let e = measure(&all[0], op.as_ref(), &case, &cpu, &MeasureOptions::default(), Duration::ZERO)
+            .expect_err("no library");
         assert!(e.contains("cuda:N"), "{e}");
     }
 }

@@ -9,9 +9,6 @@ use kiln_codegen::spec::{Case, Cost, HostProblem, OpSpec, Params, Split, TensorS
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time the reference of one shape may take, roughly: the sample grows until the next one would take longer.
-pub const BUDGET: Duration = Duration::from_secs(10);
-
 /// Work of the first sample, in operations; its time tells how large the next one may be.
 const FIRST: f64 = 2e8;
 
@@ -32,11 +29,18 @@ pub struct Verdict {
     pub judged: String,
 }
 
-/// Judges the outputs of a problem within [`BUDGET`]; `None` if that is not possible: it cannot be cut, or no piece is small.
+/// Judges the outputs of a problem by a reference that takes `budget`, roughly: the sample grows until the next one would
+/// take longer. `None` if that is not possible: the problem cannot be cut, or no piece is small.
 ///
 /// # Errors
 /// A problem the operator refuses, an output it does not expect.
-pub fn judge(op: &dyn OpSpec, case: &Case, inputs: &Tensors, outputs: &Tensors) -> Result<Option<Verdict>, String> {
+pub fn judge(
+    op: &dyn OpSpec,
+    case: &Case,
+    inputs: &Tensors,
+    outputs: &Tensors,
+    budget: Duration,
+) -> Result<Option<Verdict>, String> {
     let specs = runner::specs(inputs);
     let splits: Vec<Split> = op.splits(&specs, &case.params).into_iter().filter(|s| s.pieces > 1).collect();
     let work = work(&op.cost(&specs, &case.params));
@@ -54,7 +58,7 @@ pub fn judge(op: &dyn OpSpec, case: &Case, inputs: &Tensors, outputs: &Tensors) 
         let verdict = part(op, case, inputs, outputs, &splits, &picks)?;
         let failed = verdict.worst.as_ref().is_some_and(|w| !w.verdict.ok);
         let taken: f64 = picks.iter().map(|p| p.len() as f64).product::<f64>() / all;
-        let growth = BUDGET.as_secs_f64() / 2.0 / start.elapsed().as_secs_f64().max(1e-4);
+        let growth = budget.as_secs_f64() / 2.0 / start.elapsed().as_secs_f64().max(1e-4);
         if failed || taken >= 1.0 || growth < 2.0 {
             return Ok(Some(verdict));
         }
@@ -289,10 +293,10 @@ mod tests {
         let inputs = crate::fill::inputs("x", &case);
         let problem = HostProblem { tensors: inputs.clone(), params: case.params.clone() };
         let mut outputs = op.reference(&problem).unwrap();
-        let good = judge(op.as_ref(), &case, &inputs, &outputs).unwrap().unwrap();
+        let good = judge(op.as_ref(), &case, &inputs, &outputs, Duration::from_secs(10)).unwrap().unwrap();
         assert_eq!((good.judged.as_str(), good.rel_err), ("all", 0.0));
         outputs.get_mut("d").unwrap().data[..4].copy_from_slice(&1e6f32.to_le_bytes());
-        let bad = judge(op.as_ref(), &case, &inputs, &outputs).unwrap().unwrap();
+        let bad = judge(op.as_ref(), &case, &inputs, &outputs, Duration::from_secs(10)).unwrap().unwrap();
         assert!(bad.rel_err > 1.0 && bad.worst.is_some_and(|w| !w.verdict.ok && w.output == "d"));
         let splits = op.splits(&runner::specs(&inputs), &case.params);
         let picks = choose(&splits, 0.01);

@@ -4,6 +4,7 @@
 //! output of the measured problem is judged before it is timed, whole or a sample of it (`crate::sample`).
 
 use crate::device::{self, DeviceArgs};
+use crate::duration;
 use crate::failure::Failure;
 use crate::files;
 use crate::instance::{self, Chosen, Overrides};
@@ -21,6 +22,7 @@ use kiln_runtime::tune::records::Tuned;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// On the CPU only shapes up to this many bytes run unless a shape is named: the others are for GPUs.
 const CPU_BYTES: f64 = (64 << 20) as f64;
@@ -51,6 +53,9 @@ pub struct Args {
     /// Clock rate to see: before the power limit lowers it, or after
     #[arg(long, value_enum, default_value_t = ModeArg::Burst)]
     pub mode: ModeArg,
+    /// Time the plain reference of a shape may take; what it does not reach in that time is not judged: 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    pub judge: String,
     /// Append the rows as JSON lines, with date and command
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -88,13 +93,14 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     if let Some(path) = &args.plot {
         files::write_atomic(path, roofline::svg(&[], None, "").as_bytes())?;
     }
+    let judging = duration::parse("--judge", &args.judge)?;
     let device = device::open(&args.device, false)?;
     let mode = match args.mode {
         ModeArg::Burst => Mode::Burst,
         ModeArg::Sustained => Mode::Sustained,
     };
     let options = MeasureOptions { mode, ..MeasureOptions::default() };
-    let ceiling = ceiling(ops, &device, &options);
+    let how = How { ceiling: ceiling(ops, &device, &options), judging, options };
     let tuned = instance::tuned(&device, args.untuned);
     let columns = &[
         "op",
@@ -118,10 +124,10 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     let explicit = !args.shape.is_empty() || args.shapes.is_some();
     for (i, w) in wanted.iter().enumerate() {
         out.progress(&format!("{}/{} {} {}", i + 1, wanted.len(), w.op, instance::shape_text(&w.shape)));
-        let mut all = vec![measured(w, args, &device, &options, tuned.as_ref(), ceiling, explicit)?];
+        let mut all = vec![measured(w, args, &device, &how, tuned.as_ref(), explicit)?];
         failed += usize::from(all[0]["status"] == "fail");
         if args.peers {
-            all.extend(yardsticks(w, &all[0], &device, &options, ceiling, out));
+            all.extend(yardsticks(w, &all[0], &device, &how, out));
         }
         for row in all {
             // What was recorded elsewhere is no measurement of this machine.
@@ -135,13 +141,13 @@ pub fn run(ops: &[Arc<dyn OpSpec>], args: &Args, out: Output) -> Result<(), Fail
     table.finish()?;
     if let Some(path) = &args.plot {
         let info = device.info();
-        let title = format!("{} ({}), {}, {}", info.name, info.model, options.mode.name(), today());
-        files::write_atomic(path, roofline::svg(&drawn, ceiling, &title).as_bytes())?;
+        let title = format!("{} ({}), {}, {}", info.name, info.model, how.options.mode.name(), today());
+        files::write_atomic(path, roofline::svg(&drawn, how.ceiling, &title).as_bytes())?;
         out.note(&format!("drawn: {}", path.display()))?;
     }
     let info = device.info();
     out.note(&format!("device: {} ({})", info.name, info.model))?;
-    match ceiling {
+    match how.ceiling {
         Some(rate) => {
             out.note(&format!("copy ceiling: {rate:.0} GB/s; floor_us is the operator's bytes at that rate"))?
         }
@@ -196,28 +202,30 @@ fn ceiling(ops: &[Arc<dyn OpSpec>], device: &Device, options: &MeasureOptions) -
     Some(cost.bytes / time.median_us * 1e-3)
 }
 
-/// Rows of the peers of a shape: the vendor's library, then what others reached elsewhere.
-fn yardsticks(
-    w: &Wanted,
-    own: &Value,
-    device: &Device,
-    options: &MeasureOptions,
+/// How shapes are measured, and what they are compared with.
+struct How {
+    options: MeasureOptions,
+    /// Time of the reference of a shape.
+    judging: Duration,
+    /// Copy rate of the device in GB/s, if it is known.
     ceiling: Option<f64>,
-    out: Output,
-) -> Vec<Value> {
+}
+
+/// Rows of the peers of a shape: the vendor's library, then what others reached elsewhere.
+fn yardsticks(w: &Wanted, own: &Value, device: &Device, how: &How, out: Output) -> Vec<Value> {
     let mut rows = vec![];
     // A shape that does not fit this machine, or this build, is measured with nothing.
     let runs = own["status"] != "skip";
     for y in peers::yardsticks(&w.op).into_iter().filter(|_| runs) {
         out.progress(&format!("{} {} {}", y.peer, y.op, instance::shape_text(&w.shape)));
-        let mut row = blank(w, y.op, y.peer, device, options);
+        let mut row = blank(w, y.op, y.peer, device, &how.options);
         let Some(op) = w.selection.as_ref().map(|s| s.op.as_ref()) else { continue };
         let result = instance::bench_case(op, &w.shape)
             .map_err(|e| e.message().unwrap_or_default().to_string())
-            .and_then(|case| Ok((peers::measure(&y, op, &case, device, options)?, case)));
+            .and_then(|case| Ok((peers::measure(&y, op, &case, device, &how.options, how.judging)?, case)));
         match result {
             Ok(((time, verdict, library), case)) => {
-                numbers(&mut row, op, &case, &time, ceiling);
+                numbers(&mut row, op, &case, &time, how.ceiling);
                 row["rel_err"] = json_number(verdict.rel_err);
                 row["judged"] = verdict.judged.into();
                 row["reason"] = library.into();
@@ -231,7 +239,7 @@ fn yardsticks(
     }
     for r in peers::recorded(w) {
         let text = |name: &str| r.line[name].as_str().unwrap_or_default().to_string();
-        let mut row = blank(w, &text("op"), &text("peer"), device, options);
+        let mut row = blank(w, &text("op"), &text("peer"), device, &how.options);
         for name in ["shape", "median_us", "tflops", "gbps", "rel_err"] {
             row[name] = r.line[name].clone();
         }
@@ -277,12 +285,11 @@ fn measured(
     w: &Wanted,
     args: &Args,
     device: &Device,
-    options: &MeasureOptions,
+    how: &How,
     tuned: Option<&Tuned>,
-    ceiling: Option<f64>,
     explicit: bool,
 ) -> Result<Value, Failure> {
-    let mut row = blank(w, &w.op, "kiln", device, options);
+    let mut row = blank(w, &w.op, "kiln", device, &how.options);
     let mut end = |status: &str, reason: String| {
         row["status"] = status.into();
         row["reason"] = reason.into();
@@ -301,11 +308,11 @@ fn measured(
     if on_cpu && !explicit && cost.bytes > CPU_BYTES {
         return Ok(end("skip", "a shape for GPUs; name it with --shape to run it here".into()));
     }
-    let verdict = match judged(op, &case, &configs, device) {
+    let verdict = match judged(op, &case, &configs, device, how.judging) {
         Ok(x) => x,
         Err(reason) => return Ok(end("fail", reason)),
     };
-    let m = match time(op, &case, &configs, device, options) {
+    let m = match time(op, &case, &configs, device, &how.options) {
         Ok(m) => m,
         Err(reason) => return Ok(end("fail", reason)),
     };
@@ -315,7 +322,7 @@ fn measured(
         row["config"] = Value::Object(fields.collect());
     }
     row["record"] = configs.record().into();
-    numbers(&mut row, op, &case, &m, ceiling);
+    numbers(&mut row, op, &case, &m, how.ceiling);
     match verdict {
         Some(v) => {
             row["rel_err"] = json_number(v.rel_err);
@@ -336,10 +343,11 @@ fn judged(
     case: &Case,
     configs: &dyn Configs,
     device: &Device,
+    judging: Duration,
 ) -> Result<Option<sample::Verdict>, String> {
     let inputs = runner::filled(op, op.info().name, case)?;
     let outcome = runner::execute(device, op, &inputs, &case.params, configs).map_err(|e| e.to_string())?;
-    let verdict = sample::judge(op, case, &inputs, &outcome.outputs)?;
+    let verdict = sample::judge(op, case, &inputs, &outcome.outputs, judging)?;
     match verdict.as_ref().and_then(|v| v.worst.as_ref().map(|w| (w, &v.judged))) {
         Some((w, judged)) if !w.verdict.ok => {
             Err(format!("wrong result: {}: {} (judged: {judged})", w.output, w.verdict.reason))

@@ -69,7 +69,8 @@ pub struct GemmFp8Config {
     /// Add what `d` holds.
     #[default(false)]
     pub in_place: bool,
-    /// Problems of at most this many rows take the kernel for few rows, whose sums have another order.
+    /// Problems of at most this many rows take the kernel for few rows, whose sums have another order, and so do those of
+    /// up to twice as many whose tiles would leave multiprocessors idle here; 0: none do.
     #[numerics]
     #[tune(64, 0, 128, 256)]
     pub few_rows: usize,
@@ -375,7 +376,8 @@ impl OpSpec for GemmFp8 {
         let args =
             vec![p::arg(OP, problem, "a")?, sa, sa_packed, Arg::Tensor(b), sb, sb_packed, c, p::arg(OP, problem, "d")?];
         let mut config = p::choose_for(OP, configs, &kernel, &args)?;
-        let few = matches!(config.0.get("few_rows"), Some(ConfigValue::Int(limit)) if x.m <= *limit);
+        let limit = if let Some(ConfigValue::Int(limit)) = config.0.get("few_rows") { *limit } else { 0 };
+        let few = x.m <= limit || (x.m <= 2 * limit && fp8_few::fits_at_once(x.m, x.n));
         if few && !x.fp4 && x.gran[..2] == [128, 128] && !has_packed(problem) {
             return few_rows(&x, problem, configs);
         }

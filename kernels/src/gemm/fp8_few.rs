@@ -164,6 +164,14 @@ pub fn kernel_for(out: DType) -> Arc<dyn KernelDef> {
     attach(plain, Target::Sm90a, schedule)
 }
 
+/// Multiprocessors of the devices the defaults are for.
+const UNITS: usize = 132;
+
+/// Tiles of 64 rows on both sides are no more than multiprocessors: cutting K is then what keeps all of them busy.
+pub(crate) fn fits_at_once(m: usize, n: usize) -> bool {
+    n.div_ceil(64) * m.div_ceil(64) <= UNITS
+}
+
 /// What suits a shape where nobody chose: as many parts as fill a device of about 132 multiprocessors with tiles of 64 rows
 /// of `b`, and as many stages as 200 KiB of shared memory hold. How K is cut does not depend on the rows of `a`, up to 64
 /// of them.

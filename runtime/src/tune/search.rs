@@ -4,7 +4,7 @@
 //! measured candidates can win, and all others are recorded with the reason. The record file is the search's journal: it is
 //! replaced after every candidate, so an interrupted search goes on where it was.
 
-use super::model::{Screened, screen};
+use super::model::{Screened, arguments, screen};
 use super::records::{Key, Record, Records, Status, config_hash};
 use crate::device::{Device, Stream, lock};
 use crate::error::{Error, Result};
@@ -260,7 +260,7 @@ fn candidates(
             if let Some(r) = earlier.iter().find(|r| r.config == config && r.hash == hash) {
                 return (0.0, Candidate { config, hash, state: State::Known(r.status.clone()) });
             }
-            let screened = (target.caps().is_some() && i > 0).then(|| screened(task, &config, device)).flatten();
+            let screened = (target.caps().is_some() && i > 0).then(|| screened(task, dims, &config, device)).flatten();
             let (us, state) = match screened {
                 Some(Screened::Refused(why)) => (f64::INFINITY, State::Settled(Status::Refused(why))),
                 Some(fits @ Screened::Fits(_)) => (fits.us(), State::Fresh),
@@ -277,10 +277,18 @@ fn candidates(
 }
 
 /// What the model says; `None` if the launch cannot even be planned, which `prepare` will say better.
-fn screened(task: &Task, config: &Config, device: &Device) -> Option<Screened> {
+fn screened(task: &Task, dims: &BTreeMap<String, usize>, config: &Config, device: &Device) -> Option<Screened> {
     let plans = plans(task, config).ok()?;
     let step = step_of(task, &plans).ok()?;
-    Some(screen(&*step.kernel, &step.config, &step.args, device.target()))
+    let real = screen(&*step.kernel, &step.config, &step.args, device.target());
+    // What the operator asks for says more about the work than its tensors where these are only partly used.
+    match (real, arguments(&*task.kernel, dims)) {
+        (Screened::Fits(_), Some(args)) => match screen(&*step.kernel, &step.config, &args, device.target()) {
+            fits @ Screened::Fits(_) => Some(fits),
+            Screened::Refused(_) => Some(Screened::Fits(None)),
+        },
+        (real, _) => Some(real),
+    }
 }
 
 /// The record file while the search runs.
