@@ -374,6 +374,7 @@ impl OpSpec for MlaDecodeDense {
             make("two_key_heads", &[33, 70], 2, [4, 2, 40, 32, 16], true),
             make("split_two_key_heads", &[300, 7], 2, [4, 2, 24, 16, 16], true),
             make("odd_page", &[70], 1, [2, 1, 40, 40, 61], false),
+            make("whole_pieces", &[70, 64], 2, [24, 1, 192, 128, 64], true),
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

@@ -13,6 +13,7 @@
 //!
 //! `names` gives loops and conditions the same name in all roles, so that their trip counts can be compared.
 
+mod items;
 mod names;
 mod protocol;
 mod resources;
