@@ -165,7 +165,7 @@ fn plain(s: &Subject, m: &Mutation, expected: &[Vec<u8>]) -> Result<String, Stri
     // A plain kernel the sanitizer passes is lowered as any other: its text has hazards only if a pass errs, which is
     // what the tests of the simulator ask of every kernel. Here only on request.
     if std::env::var("SLOW").is_ok_and(|v| v == "1") {
-        let built = Built { kernel, facts, schedules: BTreeMap::new() };
+        let built = Built { kernel, facts, schedules: BTreeMap::new(), forms: BTreeMap::new() };
         let source = compile::source(&built, Target::Sm80).map_err(|e| format!("{e:?}"))?.source;
         let program = compiler().load(&source.text, &source.signature.entry).map_err(|e| e.to_string())?;
         let args = s.args();

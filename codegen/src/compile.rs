@@ -21,6 +21,18 @@ pub struct Built {
     pub facts: Facts,
     /// Schedules written for it, by target, or why they could not be made.
     pub schedules: BTreeMap<Target, Result<Schedule, Reason>>,
+    /// Other kernels that do the same on a target, or why they cannot there.
+    pub forms: BTreeMap<Target, Result<Box<Built>, Reason>>,
+}
+
+impl Built {
+    /// What runs on a target: the form of its own if there is one.
+    pub fn on(&self, target: Target) -> &Built {
+        match self.forms.get(&target) {
+            Some(Ok(form)) => form,
+            Some(Err(_)) | None => self,
+        }
+    }
 }
 
 /// A kernel lowered for a target, with its text.
@@ -46,7 +58,24 @@ pub fn build(def: &dyn KernelDef, request: &BuildRequest) -> Result<Built, Vec<D
         if let Some(s) = def.schedule(target, &built.kernel, &request.config) {
             built.schedules.insert(target, s);
         }
+        if let Some(form) = def.form(target) {
+            // What it does not take is no news: the kernel itself is there for that.
+            if form.require(&request.fixed, &request.config).is_ok() {
+                built.forms.insert(target, form_of(&built.kernel, &*form, request, target).map(Box::new));
+            }
+        }
     }
+    Ok(built)
+}
+
+/// A form of a kernel, if it can be placed on its target and takes the kernel's place.
+fn form_of(k: &Kernel, form: &dyn KernelDef, request: &BuildRequest, target: Target) -> Result<Built, Reason> {
+    let built = build(form, request).map_err(|d| refusal(&d))?;
+    let params = |k: &Kernel| k.params.iter().map(|p| (p.name.clone(), p.kind.clone())).collect::<Vec<_>>();
+    if params(k) != params(&built.kernel) || k.grid.len() != built.kernel.grid.len() {
+        return Err(format!("`{}` has other parameters or another grid than `{}`", built.kernel.name, k.name));
+    }
+    scheduled(&built, target)?;
     Ok(built)
 }
 
@@ -57,7 +86,7 @@ pub fn build(def: &dyn KernelDef, request: &BuildRequest) -> Result<Built, Vec<D
 pub fn check(kernel: Kernel) -> Result<Built, Vec<Diagnostic>> {
     let kernel = pass::numerics::plan(kernel);
     let facts = valid::check(&kernel)?;
-    Ok(Built { kernel, facts, schedules: BTreeMap::new() })
+    Ok(Built { kernel, facts, schedules: BTreeMap::new(), forms: BTreeMap::new() })
 }
 
 /// The schedule a kernel has on a target: the written one, else the automatic one.
@@ -65,6 +94,7 @@ pub fn check(kernel: Kernel) -> Result<Built, Vec<Diagnostic>> {
 /// # Errors
 /// Why it keeps the portable form.
 pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
+    let built = built.on(target);
     let Some(caps) = target.caps() else { return Err(format!("`{}` has no threads to schedule", target.name())) };
     match built.schedules.get(&target) {
         Some(written) => written.clone(),
@@ -77,6 +107,7 @@ pub fn schedule(built: &Built, target: Target) -> Result<Schedule, Reason> {
 /// # Errors
 /// Why it keeps the portable form.
 pub fn scheduled(built: &Built, target: Target) -> Result<(Schedule, Kernel, Facts), Reason> {
+    let built = built.on(target);
     let Some(caps) = target.caps() else { return Err(format!("`{}` has no threads to schedule", target.name())) };
     // Roles that are written in the kernel leave a schedule nothing to place.
     let (s, kernel) = if built.kernel.roles.is_empty() {
@@ -131,11 +162,24 @@ fn rejected(built: &Built, target: Target, reason: &Reason) -> Option<Diagnostic
     Some(Diagnostic::error(k, k.span, "V0550", m).warning().help(help))
 }
 
+/// The warning for a form of its own that a kernel cannot have.
+fn no_form(k: &Kernel, target: Target, reason: &Reason) -> Diagnostic {
+    let m = format!(
+        "the form of `{}` for {} is rejected, the kernel has the portable form: {reason}",
+        k.name,
+        target.name()
+    );
+    let help = "change the form as the reason says, or what it requires";
+    Diagnostic::error(k, k.span, "V0550", m).warning().help(help)
+}
+
 /// Lowers a checked kernel for a target and prints it: by its schedule where it has one, else in the portable form.
 ///
 /// # Errors
 /// What the target cannot do or hold.
 pub fn source(built: &Built, target: Target) -> Result<Lowered, Vec<Diagnostic>> {
+    let refused = built.forms.get(&target).and_then(|f| f.as_ref().err());
+    let built = built.on(target);
     if target.npu().is_some() {
         let lowered = ascend::emit(&built.kernel, &built.facts, target, &ascend::Options::default())?;
         let reason = "cube and vector cores are scheduled while the text is made".to_string();
@@ -162,6 +206,7 @@ pub fn source(built: &Built, target: Target) -> Result<Lowered, Vec<Diagnostic>>
     let kernel = pass::lower(built.kernel.clone(), &built.facts, target)?;
     let mut facts = valid::check(&kernel)?;
     facts.warnings.extend(rejected(built, target, &reason));
+    facts.warnings.extend(refused.map(|r| no_form(&built.kernel, target, r)));
     let source = cuda::emit(&kernel, &facts, target)?;
     Ok(Lowered { kernel, facts, source, schedule: Err(reason) })
 }

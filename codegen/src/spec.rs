@@ -31,6 +31,11 @@ pub trait KernelDef: Debug + Send + Sync {
     fn schedule(&self, _: Target, _: &Kernel, _: &Config) -> Option<Result<Schedule, Reason>> {
         None
     }
+    /// Another kernel that does the same on a target, with the same parameters, configuration and grid; `None` if it has
+    /// no form of its own there.
+    fn form(&self, _: Target) -> Option<Arc<dyn KernelDef>> {
+        None
+    }
 }
 
 /// Static description of a kernel.

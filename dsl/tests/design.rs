@@ -292,3 +292,68 @@ fn written_schedules_are_followed_or_refused() {
     let warning = lowered.facts.warnings.iter().find(|w| w.code == "V0550").expect("a warning");
     assert!(warning.message.contains("written schedule for sm_90a is rejected"), "{}", warning.message);
 }
+
+#[kernel]
+fn doubled(x: In![F32; n], y: Out![F32; n]) {
+    let block = grid(n.div_ceil(128));
+    for i in parallel([128]) {
+        y[block * 128 + i] = x[block * 128 + i] * 2.0;
+    }
+}
+
+#[kernel]
+fn doubled_by_a_role(x: In![F32; n], y: Out![F32; n]) {
+    let block = grid(n.div_ceil(128));
+    let sums = mailbox::<F32, 1>([128]);
+    roles(|r| {
+        r.group("double", 1).registers(128).run(|| {
+            let slot = sums.acquire();
+            let sum = slot.tile();
+            for i in parallel([128]) {
+                sum[i] = x[block * 128 + i] * 2.0;
+            }
+            slot.publish();
+        });
+        r.group("write", 1).registers(128).run(|| {
+            let taken = sums.recv();
+            let sum = taken.tile();
+            for i in parallel([128]) {
+                y[block * 128 + i] = sum[i];
+            }
+            taken.release();
+        });
+    });
+}
+
+#[kernel]
+fn doubled_in_another_grid(x: In![F32; n], y: Out![F32; n]) {
+    let (block, _) = grid((n.div_ceil(128), 1));
+    for i in parallel([128]) {
+        y[block * 128 + i] = x[block * 128 + i] * 2.0;
+    }
+}
+
+/// A form is used on its target alone; one that cannot be placed there, or is another kernel, is refused with a warning and
+/// leaves the kernel what it was.
+#[test]
+fn forms_of_a_target_are_used_or_refused() {
+    use kiln_codegen::compile::{build, source};
+    use kiln_codegen::schedule::attach_form;
+    use kiln_codegen::spec::BuildRequest;
+    let text = |form: std::sync::Arc<dyn KernelDef>, target| {
+        let built = build(&*attach_form(doubled::kernel(), Target::Sm90a, form), &BuildRequest::default());
+        let lowered = source(&built.unwrap_or_else(|e| panic!("{e:?}")), target).unwrap_or_else(|e| panic!("{e:?}"));
+        let refused = lowered.facts.warnings.iter().find(|w| w.code == "V0550").map(|w| w.message.clone());
+        (lowered.kernel.roles.len(), refused)
+    };
+    assert_eq!(text(doubled_by_a_role::kernel(), Target::Sm90a), (2, None));
+    assert_eq!(text(doubled_by_a_role::kernel(), Target::Sm80), (0, None));
+    let (roles, refused) = text(doubled_in_another_grid::kernel(), Target::Sm90a);
+    assert_eq!(roles, 0);
+    let refused = refused.expect("a warning");
+    assert!(refused.contains("the form of `doubled` for sm_90a is rejected"), "{refused}");
+    assert!(refused.contains("another grid than `doubled`"), "{refused}");
+    // The same grid, without roles or a schedule that could be placed.
+    let (roles, refused) = text(doubled::kernel(), Target::Sm90a);
+    assert!(roles == 0 && refused.is_some(), "{refused:?}");
+}

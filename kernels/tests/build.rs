@@ -185,7 +185,8 @@ fn schedules_give_the_bits_of_the_plain_kernel() {
                     }
                     let bound = bind::bind(step.kernel.as_ref(), &step.config, &step.args).expect("it binds");
                     let built = compile::build(step.kernel.as_ref(), &bound.request).expect("it builds");
-                    let Ok((_, k, facts)) = compile::scheduled(&built, Target::Sm90a) else {
+                    let built = built.on(Target::Sm90a);
+                    let Ok((_, k, facts)) = compile::scheduled(built, Target::Sm90a) else {
                         // Another case's shapes may fit.
                         seen.remove(&key);
                         continue;

@@ -29,7 +29,8 @@ pub struct MemoryLayout {
 /// A row whose length is not a multiple of `vec * lanes` is padded: the missing elements exist in no thread.
 ///
 /// With a [`Fragment`] the elements lie as matrix units leave them instead; `split_axis`, `vec` and `lanes` are then 0, 2
-/// and 32.
+/// and 32. A tile of one element a row of such a tile has `split_axis` 1, `vec` 1 and `lanes` 4: every thread that holds
+/// a part of a row holds its element, in register `a * 2 + row / 8` for the row of pieces `a`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Distribution {
     /// First axis that belongs to `inner`.
@@ -107,9 +108,14 @@ impl Distribution {
     pub fn inner(&self, extents: &[usize]) -> usize {
         extents[self.split_axis..].iter().product()
     }
+    /// The fragment whose rows the elements belong to, one each.
+    pub fn rows_of(&self) -> Option<Fragment> {
+        self.fragment.filter(|_| self.split_axis == 1)
+    }
     /// Rows each group goes through.
     pub fn rounds(&self, extents: &[usize]) -> usize {
         match self.fragment {
+            Some(f) if self.split_axis == 1 => 2 * f.atoms[0],
             Some(f) => f.atoms[0],
             None => self.outer(extents).div_ceil(self.groups()),
         }
@@ -117,6 +123,7 @@ impl Distribution {
     /// Vectors of a row each thread goes through.
     pub fn steps(&self, extents: &[usize]) -> usize {
         match self.fragment {
+            Some(_) if self.split_axis == 1 => 1,
             Some(f) => 2 * f.atoms[1],
             None => self.inner(extents).div_ceil(self.vec * self.lanes),
         }

@@ -89,6 +89,7 @@ struct Solution {
 fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform: &mut BTreeSet<BufferId>) -> Vec<Node> {
     let mut nodes = vec![];
     let mut inside = BTreeSet::new();
+    let held = numerics::accumulators(k);
     walk(k, k.body, &mut |id, op| {
         if let Op::Parallel { vars, extents, body, .. } = op {
             let mut node = loop_node(id, extents, None);
@@ -104,7 +105,7 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
                 shared.extend(node.tiles.drain(..).map(|(t, _)| t));
             }
             nodes.push(node);
-        } else if let Op::Reduce { op, src, dst, axis, order } = op {
+        } else if let reduction @ Op::Reduce { op, src, dst, axis, order } = op {
             let extents = k.const_extents(*src).unwrap_or_default();
             let tile = frag_of(k, *src);
             if *axis + 1 != extents.len() {
@@ -113,6 +114,13 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
                 return;
             }
             let n = extents[*axis];
+            if in_fragment(k, &held, reduction)
+                && let Some(t) = tile
+            {
+                let tiles = vec![(t, Relation::Same), (*dst, Relation::Ratio(n))];
+                nodes.push(Node { op: id, row: None, extents, anchor: None, tiles });
+                return;
+            }
             let map = row_map(order_of(*order, *op, k.view(*src).dtype, &[n], k.warps), n, threads);
             let mut node = Node { op: id, row: None, extents, anchor: Some(map), tiles: vec![] };
             if let Some(t) = tile {
@@ -157,6 +165,14 @@ fn collect(k: &Kernel, threads: usize, shared: &mut BTreeSet<BufferId>, uniform:
         }
     });
     nodes
+}
+
+/// True if a reduction goes along the rows of a warp group's accumulator in an order in which its lanes can do it where
+/// the unit left them.
+pub(crate) fn in_fragment(k: &Kernel, held: &BTreeSet<BufferId>, op: &Op) -> bool {
+    let Op::Reduce { op, src, axis, order, .. } = op else { return false };
+    let free = !numerics::ordered(*op, k.view(*src).dtype);
+    *axis == 1 && (free || *order == Some(numerics::ROW_OF_FRAGMENT)) && numerics::accumulated(k, held, *src)
 }
 
 fn loop_node(op: OpId, extents: &[usize], anchor: Option<Map>) -> Node {

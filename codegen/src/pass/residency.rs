@@ -41,6 +41,12 @@ impl Map {
         Map { inner: n, vec: 2, lanes: 32, threads, replicated: false, fragment }
     }
 
+    /// One element for each row of a warp group's accumulator, in every thread that holds a part of the row.
+    fn rows_of_warp_group(m: usize, threads: usize) -> Map {
+        let f = Fragment { atoms: [m.div_ceil(64), 1], ..Fragment::warp_group(m, 8) };
+        Map { inner: 1, vec: 1, lanes: 4, threads, replicated: true, fragment: Some((f, [m, 1])) }
+    }
+
     /// True if the position of an element depends on its flat number only: no row is padded.
     fn is_flat(&self, count: usize) -> bool {
         let whole =
@@ -66,6 +72,11 @@ impl Map {
             let fragment = self.fragment.map(|(f, _)| f);
             Distribution { split_axis, vec: self.vec, lanes, threads: self.threads, fragment }
         };
+        if let Some((_, [m, _])) = self.fragment
+            && self.replicated
+        {
+            return (extents == [m]).then(|| make(1, self.lanes));
+        }
         if let Some((_, own)) = self.fragment {
             return (extents == own).then(|| make(0, self.lanes));
         }
@@ -96,8 +107,9 @@ impl Map {
     pub fn reduced(&self, count: usize, k: usize) -> Option<Map> {
         let copy =
             |lanes| Some(Map { inner: 1, vec: 1, lanes, threads: self.threads, replicated: true, fragment: None });
-        if self.fragment.is_some() {
-            return None;
+        if let Some((f, [m, n])) = self.fragment {
+            let whole = f.interleaved && !f.overhangs(0, m) && !f.overhangs(1, n);
+            return (whole && !self.replicated && k == n).then(|| Map::rows_of_warp_group(m, self.threads));
         }
         if self.replicated {
             return if self.lanes == self.threads { copy(self.lanes) } else { None };
@@ -121,6 +133,16 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_accumulators_of_different_widths_agree() {
+        let narrow = Map::warp_group(128, 64, 128).reduced(128 * 64, 64);
+        assert_eq!(narrow, Map::warp_group(128, 256, 128).reduced(128 * 256, 256));
+        let d = narrow.and_then(|m| m.distribution(&[128])).expect("a distribution");
+        assert_eq!((d.registers(&[128]), d.lanes, d.rows_of().is_some()), (4, 4, true));
+        assert_eq!(Map::warp_group(64, 60, 128).reduced(64 * 60, 60), None, "half a piece is missing");
+        assert_eq!(Map::fragment(64, 64, 128).reduced(64 * 64, 64), None, "rows go round the warps in another way");
+    }
 
     #[test]
     fn rows_and_reshapes_agree() {

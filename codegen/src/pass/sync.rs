@@ -7,7 +7,7 @@ use super::liveness;
 use super::place::SCRATCH;
 use crate::diag::Diagnostic;
 use crate::ir::effects::{self, EffectKind};
-use crate::ir::{Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, Space};
+use crate::ir::{Access, Base, Block, BlockId, BufferId, Kernel, Op, OpId, OpNode, ParamId, ParamKind, SchedOp, Space};
 use crate::target::Caps;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,6 +119,13 @@ impl Sync<'_> {
                 if self.kernel.buffer(*buffer).name == SCRATCH {
                     self.scratch = Some(*buffer);
                 }
+                pending
+            }
+            // What came before on the slot's memory is over: rings wait for all threads on both sides.
+            Op::Sched(SchedOp::Acquire { ring, part, .. } | SchedOp::Take { ring, part, .. }) => {
+                let tiles = &self.kernel.rings[ring.0 as usize].parts[*part as usize].buffers;
+                let mut pending = pending;
+                pending.retain(|(place, _), _| !matches!(place, Place::Tile(b) if tiles.contains(&BufferId(*b))));
                 pending
             }
             op => {

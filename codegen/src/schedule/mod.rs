@@ -4,7 +4,7 @@
 //! tiles, registers. It cannot add or remove computation, so a kernel without one, or with one that is refused, falls
 //! back to the portable form. `auto` makes schedules, `parts` finds what there is to place, `apply` turns a plain kernel
 //! and a schedule into a scheduled one with the programs of `load` and `math`, which use `scales`, `store` and `views`;
-//! `memory` plans shared memory. `written` places roles that a kernel's author wrote.
+//! `memory` plans shared memory. `written` places roles that a kernel's author wrote, `filled` their copies.
 //!
 //! Ops are named by their `#[label(..)]`, or by what they touch: a copy by its tile, a product by its accumulator, a
 //! store by its parameter.
@@ -13,6 +13,7 @@ mod apply;
 mod attach;
 mod auto;
 mod epilogue;
+mod filled;
 mod load;
 mod math;
 mod memory;
@@ -23,7 +24,7 @@ mod views;
 mod written;
 
 pub use apply::apply;
-pub use attach::attach;
+pub use attach::{attach, attach_form};
 pub use auto::{Options, automatic};
 pub use parts::Reason;
 pub use written::written;

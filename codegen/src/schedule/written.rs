@@ -1,19 +1,21 @@
 //! Roles written in a kernel, placed on a target: what `apply` does for a schedule, for programs that are there already.
 //!
 //! Each program is spread over its role's threads by the passes that spread a whole block, as if it were a kernel of its
-//! own; tiles that products read get the matrix unit's layout. Accumulators that are also reduced move through shared
-//! memory, since the unit leaves a row in four lanes and reductions have an order of their own: correct, and slower than
-//! what a hand would write.
+//! own; tiles that products read get the matrix unit's layout, and copies that fill slots with them go through the copy
+//! engine (`filled`). Accumulators that are reduced in an order the unit's four lanes of a row cannot follow move through
+//! shared memory.
 
-use super::memory;
 use super::parts::{ROW_BYTES, Reason};
+use super::{filled, memory};
+use crate::analysis::Ranges;
 use crate::ir::effects::walk;
 use crate::ir::{
     Base, Block, BlockId, BufferId, IxVar, IxVarId, IxVarKind, Kernel, MemoryLayout, Op, OpId, OpNode, RoleId, SchedOp,
     Space, Stage, Value, ValueId, View, ViewId, build::row_major,
 };
-use crate::pass::{distribute, expand, sync};
+use crate::pass::{distribute, expand, numerics, sync};
 use crate::target::Caps;
+use crate::valid::threads_fill;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of shared memory left to barriers.
@@ -28,15 +30,22 @@ pub fn written(kernel: &Kernel, caps: &Caps) -> Result<Kernel, Reason> {
         return Err("the target has no matrix unit for warp groups".into());
     }
     let first = |d: Vec<crate::diag::Diagnostic>| d.first().map_or_else(String::new, |d| d.message.clone());
-    let mut k = expand::run(kernel.clone(), caps).map_err(first)?;
+    let mut k = kernel.clone();
     let (at, programs) = roles_of(&k)?;
+    let operands = operands(&mut k, &programs)?;
+    // Barriers are placed before the other tiles are; these must not seem to share memory until then.
+    memory::place(&mut k, &operands);
+    let (ranges, tiles) = (Ranges::new(&k), operands.iter().copied().collect());
+    for &(role, body) in &programs {
+        filled::run(&mut k, &ranges, role, body, &tiles);
+    }
+    k = expand::run(k, caps).map_err(first)?;
     for &(role, body) in &programs {
         if k.roles[role.0 as usize].one_thread || k.roles[role.0 as usize].instances > 1 {
             return Err("a role with instances, or of one thread".into());
         }
         split_reduced(&mut k, role, body)?;
     }
-    let operands = operands(&mut k, &programs)?;
     let all = k.warps;
     let body = k.body;
     let before: Vec<OpId> = k.block(body).ops[..at].to_vec();
@@ -58,6 +67,7 @@ pub fn written(kernel: &Kernel, caps: &Caps) -> Result<Kernel, Reason> {
         k = sync::run(k, caps).map_err(first)?;
         if n > 0 {
             barriers_of_roles(&mut k, block);
+            light_publish(&mut k, block, &operands);
         }
     }
     (k.body, k.warps) = (body, all);
@@ -94,8 +104,10 @@ fn allocated(k: &Kernel, block: BlockId) -> BTreeSet<BufferId> {
 /// Gives products whose accumulator is also reduced an accumulator of their own, which is copied to shared memory.
 fn split_reduced(k: &mut Kernel, role: RoleId, body: BlockId) -> Result<(), Reason> {
     let mut reduced = BTreeSet::new();
+    let held = numerics::accumulators(k);
     walk(k, body, &mut |_, op| {
         if let Op::Reduce { src, .. } | Op::Scan { src, .. } = op
+            && !distribute::in_fragment(k, &held, op)
             && let Base::Buffer(b) = k.view(*src).base
         {
             reduced.insert(b);
@@ -255,6 +267,37 @@ fn barriers_of_roles(k: &mut Kernel, block: BlockId) {
     });
     for (id, reason) in all {
         k.ops[id.0 as usize].op = Op::Sched(SchedOp::RoleBarrier { reason });
+    }
+}
+
+/// Takes what publishing a slot does not need: each warp arrives for what it wrote, so that the threads need not meet, and
+/// only engines need a fence. Where one thread arrives for all of them, both stay.
+fn light_publish(k: &mut Kernel, block: BlockId, operands: &[BufferId]) {
+    let mut spare = BTreeSet::new();
+    walk(k, block, &mut |_, op| {
+        for inner in crate::ir::effects::bodies(op).into_iter().chain([block]) {
+            let ops = &k.block(inner).ops;
+            for w in ops.windows(3) {
+                let [fence, meet, publish] = [w[0], w[1], w[2]].map(|id| &k.op(id).op);
+                let Op::Sched(SchedOp::Publish { ring, part }) = publish else { continue };
+                let tiles = &k.rings[ring.0 as usize].parts[*part as usize].buffers;
+                let copied = |o: &OpNode| matches!(&o.op, Op::Sched(SchedOp::TmaLoad { ring: r, part: p, .. }) if (r, p) == (ring, part));
+                let (copied, threads) = (k.ops.iter().any(copied), threads_fill(k, *ring, *part));
+                if copied && threads {
+                    continue;
+                }
+                if matches!(meet, Op::Sched(SchedOp::RoleBarrier { .. })) {
+                    spare.insert(w[1]);
+                }
+                let read = threads && tiles.iter().any(|t| operands.contains(t));
+                if !read && matches!(fence, Op::Sched(SchedOp::AsyncFence { .. })) {
+                    spare.insert(w[0]);
+                }
+            }
+        }
+    });
+    for b in &mut k.blocks {
+        b.ops.retain(|id| !spare.contains(id));
     }
 }
 

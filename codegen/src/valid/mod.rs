@@ -26,6 +26,7 @@ mod types;
 
 pub use codes::{CODES, Code};
 pub use rings::each_judge;
+pub(crate) use rings::threads_fill;
 
 use crate::analysis::Ranges;
 use crate::diag::{Diagnostic, Severity};

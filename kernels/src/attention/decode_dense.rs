@@ -9,10 +9,11 @@
 //! *Cost*: `2·s_q·h_q·(d_qk + d_v)` operations and `2·d_qk` bytes a key; both bounds meet near 128 rows.
 //! *Numerics*: `softmax.rs`. A request is cut every `split_tokens` keys whatever it is batched with, so it keeps its bits.
 //! *Schedule*: a block takes some rows (queries times heads of one key head) and one split, key tiles are loaded ahead. Row
-//! tiles that fit one split are written at once, others are merged by `mla_combine`.
+//! tiles that fit one split are written at once, others are merged by `mla_combine`. On `sm_90a`: `decode_dense_roles.rs`.
 //! *Source*: DeepSeek-V2, 2024; Dao et al., Flash-Decoding, 2023.
 
 use super::combine::{kernel_for as combine_for, spread_axes};
+use super::decode_dense_roles::mla_decode_dense_roles;
 use super::softmax::{self, Destination, attend, attention_begin, attention_end};
 use crate::numeric::round::f32_tensor;
 use crate::problem as p;
@@ -21,10 +22,12 @@ use kiln_codegen::abi::{Arg, Launch, Plan, TensorView};
 use kiln_codegen::formats;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType as Data, Literal};
+use kiln_codegen::schedule::attach_form;
 use kiln_codegen::spec::{
     Case, Configs, Cost, Fill, HostProblem, KernelDef, OpError, OpInfo, OpSpec, ParamValue, Params, Problem, Split,
     TensorSpec, Tolerance,
 };
+use kiln_codegen::target::Target;
 use kiln_codegen::tune::{Config, ConfigValue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +44,7 @@ pub struct DenseConfig {
     pub keys: usize,
     /// Keys of a split.
     #[numerics]
-    #[tune(2048, 256, 1024, 4096)]
+    #[tune(2048, 256, 1024, 4096, 8192)]
     pub split_tokens: usize,
     /// Steps loaded ahead, and the current one.
     #[tune(1, 2)]
@@ -76,7 +79,8 @@ pub fn mla_decode_dense<O: Float>(
     scale_log2: Scalar![F32],
 ) {
     let (rows, keys) = (cfg.rows, cfg.keys);
-    let (bi, ri, split) = grid((b, (sq * h).div_ceil(rows), splits));
+    // Blocks that read the same keys are neighbours.
+    let (ri, bi, split) = grid(((sq * h).div_ceil(rows), b, splits));
     warps(cfg.warps);
     let r0 = ri * rows;
     let len = lens[bi].clamp_index(0, max_pages * page);
@@ -167,7 +171,11 @@ fn shape_of(specs: &p::Specs, params: &Params) -> Result<Shape, OpError> {
 }
 
 fn kernel_for(out: Data) -> Arc<dyn KernelDef> {
-    if out == Data::F32 { mla_decode_dense::kernel::<F32>() } else { mla_decode_dense::kernel::<Bf16>() }
+    let (plain, roles): (Arc<dyn KernelDef>, Arc<dyn KernelDef>) = match out {
+        Data::F32 => (mla_decode_dense::kernel::<F32>(), mla_decode_dense_roles::kernel::<F32>()),
+        _ => (mla_decode_dense::kernel::<Bf16>(), mla_decode_dense_roles::kernel::<Bf16>()),
+    };
+    attach_form(plain, Target::Sm90a, roles)
 }
 
 /// The part of a view with `count` indices of `axis` from `first` on.
@@ -366,6 +374,7 @@ impl OpSpec for MlaDecodeDense {
             make("two_key_heads", &[33, 70], 2, [4, 2, 40, 32, 16], true),
             make("split_two_key_heads", &[300, 7], 2, [4, 2, 24, 16, 16], true),
             make("odd_page", &[70], 1, [2, 1, 40, 40, 61], false),
+            make("whole_pieces", &[70, 64], 2, [24, 1, 192, 128, 64], true),
         ]
     }
     fn bench_keys(&self) -> &'static [&'static str] {

@@ -4,6 +4,7 @@ pub mod cache;
 pub mod combine;
 pub mod compressor;
 pub mod decode_dense;
+pub mod decode_dense_roles;
 pub mod decode_sparse;
 pub mod kv_cache_pack;
 pub mod kv_cache_write;

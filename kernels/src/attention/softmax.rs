@@ -29,22 +29,45 @@ pub fn softmax_begin(rows: usize) -> OnlineSoftmax {
 /// Turns scores into weights; returns the factor by which older sums shrink.
 #[kernel_fn]
 pub fn softmax_weights(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<F32>) -> Tile<F32, Frag, 1> {
-    let (rows, cols) = (s.extent(0), s.extent(1));
+    let shrink = softmax_raise(st, s, scale_log2, 0.0);
+    softmax_exponentials(st, s, scale_log2);
+    softmax_add(st, s, shrink);
+    shrink
+}
+
+/// Raises maxima to those of the scores, and returns the factor by which older sums shrink. With `slack` a maximum stays as
+/// long as weights pass it by no more than two to that power: then older sums nearly always stay too.
+#[kernel_fn]
+pub fn softmax_raise(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<F32>, slack: f32) -> Tile<F32, Frag, 1> {
+    let rows = s.extent(0);
     let shrink = frag::<F32, 1>([rows]);
     let top = reduce_max(s, 1);
     for i in parallel([rows]) {
-        let larger = max(st.max[i], top[i]);
+        let mut larger = max(st.max[i], top[i]);
+        if slack > 0.0 {
+            larger = select((larger - st.max[i]) * scale_log2 > slack, larger, st.max[i]);
+        }
         shrink[i] = exp2((st.max[i] - larger) * scale_log2);
         st.max[i] = larger;
     }
-    for (i, j) in parallel([rows, cols]) {
+    shrink
+}
+
+/// Turns scores into weights.
+#[kernel_fn]
+pub fn softmax_exponentials(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<F32>) {
+    for (i, j) in parallel([s.extent(0), s.extent(1)]) {
         s[(i, j)] = exp2((s[(i, j)] - st.max[i]) * scale_log2);
     }
+}
+
+/// Adds weights to the sums.
+#[kernel_fn]
+pub fn softmax_add(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, shrink: Tile<F32, Frag, 1>) {
     let part = reduce_sum(s, 1);
-    for i in parallel([rows]) {
+    for i in parallel([s.extent(0)]) {
         st.sum[i] = st.sum[i] * shrink[i] + part[i];
     }
-    shrink
 }
 
 /// Tiles of a block that works on `rows` queries and `keys` keys of type `T` at a time.

@@ -90,6 +90,7 @@ impl Queue for VmQueue {
     }
     fn launch(&self, ready: &Ready) -> Result<()> {
         let built = self.vm.builds.get(ready)?;
+        let built = built.on(self.vm.target);
         let k = &built.kernel;
         let syms = bind::sym_values(k, &ready.bound.dims, &ready.args);
         if ready.grid(k, &syms)?.contains(&0) {
@@ -97,7 +98,7 @@ impl Queue for VmQueue {
         }
         let target = self.vm.target;
         let refused = |diagnostics| Error::Refused { kernel: ready.name().into(), target: Some(target), diagnostics };
-        let report = match compile::scheduled(&built, target) {
+        let report = match compile::scheduled(built, target) {
             Ok((_, scheduled, facts)) => {
                 let forms = [(k, &built.facts), (&scheduled, &facts)];
                 let schedules = roles::Schedule::series(self.vm.schedules);

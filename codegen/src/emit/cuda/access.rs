@@ -355,7 +355,11 @@ impl Emitter<'_> {
         let Some(e) = &self.element else { return Text::element(&name, &Text::number(0)) };
         let count: usize = e.extents.iter().product();
         let ratio = count.checked_div(elements).unwrap_or(1);
-        let index = e.register(ratio, registers, lanes);
+        let rows = self.k.buffer(tile).distribution.as_ref().is_some_and(|d| d.rows_of().is_some());
+        let index = match rows && ratio > 1 {
+            true => e.row_register(),
+            false => e.register(ratio, registers, lanes),
+        };
         Text::element(&name, &index)
     }
 

@@ -5,8 +5,8 @@ use super::expr::{Text, compare_text, literal, register_type};
 use super::loops::ElementLoop;
 use super::prelude::Snippet;
 use crate::ir::{
-    Base, BlockId, BufferId, DType, Distribution, IxVarId, Literal, OpId, Order, ReduceOp, ScanKind, Space, ValueId,
-    ViewId,
+    Base, BlockId, BufferId, DType, Distribution, Fragment, IxVarId, Literal, OpId, Order, ReduceOp, ScanKind, Space,
+    ValueId, ViewId,
 };
 use crate::pass::distribute::{order_of, row_map};
 use crate::pass::place::accumulator;
@@ -52,6 +52,12 @@ impl Emitter<'_> {
         let extents = self.k.const_extents(src).unwrap_or_default();
         if axis + 1 != extents.len() {
             self.reduce_columns(op, src, dst, axis, &extents);
+            return;
+        }
+        if let Some(t) = self.register_tile(src)
+            && let Some(f) = self.k.buffer(t).distribution.as_ref().and_then(|d| d.fragment)
+        {
+            self.reduce_fragment(op, t, dst, &f);
             return;
         }
         let (n, threads) = (extents[axis], self.threads());
@@ -105,6 +111,35 @@ impl Emitter<'_> {
             x = Text::name(acc);
         }
         self.put_row(dst, d, x, &r, &out, &lane, outer, groups);
+        self.close();
+    }
+
+    /// Reduces the rows of a warp group's accumulator where they lie: each thread its elements in ascending order, then the
+    /// four lanes of the row.
+    fn reduce_fragment(&mut self, op: ReduceOp, src: BufferId, dst: BufferId, f: &Fragment) {
+        let d = self.k.buffer(src).dtype;
+        let (a, function) = (accumulator(d), self.functor(op, d));
+        let (name, start) = (self.buffer(src), self.neutral(op, a));
+        let [waves, pieces] = f.atoms;
+        self.line("#pragma unroll");
+        let r = self.open_with("r", |r| format!("for (int {r} = 0; {r} < {}; ++{r})", 2 * waves));
+        let acc = self.names.declare("acc");
+        self.line(format!("{} {acc} = {};", register_type(a), start.s));
+        self.line("#pragma unroll");
+        let s = self.open_with("s", |s| format!("for (int {s} = 0; {s} < {}; ++{s})", 2 * pieces));
+        let wave =
+            if waves > 1 { format!("{0} / 2 * {1} + {0} % 2 * 2", r.s, 4 * pieces) } else { format!("{} * 2", r.s) };
+        let x = self.lift(d, Text::name(format!("{name}[{wave} + {0} / 2 * 4 + {0} % 2]", s.s)), true);
+        let line = self.fold(op, d, &acc, &x);
+        self.line(line);
+        self.close();
+        let mut x = Text::name(format!("reduce_lanes<{function}, 4>({acc})"));
+        if self.k.buffer(dst).space != Space::Frag {
+            self.line(format!("{acc} = {};", x.s));
+            x = Text::name(acc);
+        }
+        let row = self.fragment_row(f, &r);
+        self.put_row(dst, d, x, &r, &row, &Text::name("lane % 4"), 1, 1);
         self.close();
     }
 

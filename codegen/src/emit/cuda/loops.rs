@@ -71,6 +71,15 @@ impl Element {
         }
     }
 
+    /// Number of the register with the element for this iteration's row of a warp group's accumulator.
+    pub fn row_register(&self) -> Text {
+        let half = match self.step.s.parse::<i64>() {
+            Ok(n) => Text::number(n % 2),
+            Err(_) => Text::name(format!("{} % 2", self.step.s)),
+        };
+        Text::add(&Text::mul(&self.round, &Text::number(2)), &half)
+    }
+
     /// Number of the register that holds the element of this iteration, or of the `ratio` iterations it stands for.
     pub fn register(&self, ratio: usize, registers: usize, lanes: usize) -> Text {
         let flat = |e: &Element| Text::add(&Text::mul(&e.round, &Text::number(e.steps as i64)), &e.step);
@@ -120,6 +129,7 @@ impl Emitter<'_> {
             self.store_pieces(l, &s);
             return;
         }
+        let skips = self.skips_ones(l);
         self.phase += 1;
         let (d, rank) = (&l.distribution, l.extents.len());
         let (inner, outer) = (d.inner(l.extents), d.outer(l.extents));
@@ -186,7 +196,14 @@ impl Emitter<'_> {
             conditions.push(Text::less(&out, &Text::number(outer as i64)));
         }
         self.decode("row", &out, l.vars, l.extents, 0..d.split_axis);
-        if let Some(f) = &d.fragment {
+        if let Some(f) = d.rows_of() {
+            let row = self.fragment_row(&f, &round);
+            let name = self.declare_index(l.vars[0], &row, self.index_type());
+            self.index.insert(l.vars[0], name);
+            if let Some(e) = &mut self.element {
+                e.owner = Some(Text::name("lane % 4 == 0"));
+            }
+        } else if let Some(f) = &d.fragment {
             conditions = self.decode_fragment(f, l, &round, &step);
         } else if replicated {
             if d.lanes > 1 {
@@ -241,6 +258,21 @@ impl Emitter<'_> {
         let start = start.max(self.element.as_ref().map_or(start, |e| e.at));
         self.element = None;
         self.drop_unused(start);
+        if skips {
+            self.close();
+        }
+    }
+
+    /// Row `round` of those a thread has of a warp group's accumulator.
+    pub fn fragment_row(&mut self, f: &Fragment, round: &Text) -> Text {
+        self.used_warp = true;
+        let first = Text::add(&self.share_start(f)[0], &Text::name("lane / 4"));
+        let more = match round.s.parse::<i64>() {
+            Ok(n) => Text::number(n / 2 * 64 + n % 2 * 8),
+            Err(_) if f.atoms[0] == 1 => Text::mul(round, &Text::number(8)),
+            Err(_) => Text::name(format!("({0} / 2 * 64 + {0} % 2 * 8)", round.s)),
+        };
+        Text::add(&first, &more)
     }
 
     /// Declares the index variables of a loop over a matrix unit's accumulator; returns what has to hold for an element

@@ -13,6 +13,7 @@
 //!
 //! `names` gives loops and conditions the same name in all roles, so that their trip counts can be compared.
 
+mod items;
 mod names;
 mod protocol;
 mod resources;
@@ -226,6 +227,11 @@ impl<'k> Roles<'k> {
         })
     }
 
+    /// True if copies fill some items of a part and threads others.
+    fn either(&self, ring: RingId, part: u32) -> bool {
+        self.copied(ring, part) && threads_fill(self.k, ring, part)
+    }
+
     fn cluster(&self) -> usize {
         self.k.cluster.as_ref().map_or(1, |c| c.size)
     }
@@ -245,6 +251,21 @@ impl<'k> Roles<'k> {
     fn ends_together(&self) -> bool {
         self.after.iter().any(|&id| matches!(self.k.op(id).op, Op::Sched(SchedOp::ClusterBarrier { .. })))
     }
+}
+
+/// True if threads of the role that fills a ring write a part's tiles themselves.
+pub(crate) fn threads_fill(k: &Kernel, ring: RingId, part: u32) -> bool {
+    let Some(part) = k.rings.get(ring.0 as usize).and_then(|r| r.parts.get(part as usize)) else { return false };
+    let mut found = false;
+    walk(k, k.body, &mut |id, op| {
+        if !matches!(op, Op::Sched(_)) {
+            found |= crate::ir::effects::effects(k, id).iter().any(|e| {
+                e.kind != crate::ir::effects::EffectKind::Read
+                    && matches!(e.base(k), crate::ir::Base::Buffer(b) if part.buffers.contains(&b))
+            });
+        }
+    });
+    found
 }
 
 /// An id of a ring, part or map that the kernel does not have.

@@ -4,14 +4,15 @@
 //! for all. How many items a role walks over is a name made of the loops around its `advance`s, which must be equal in
 //! all roles of a ring.
 
+use super::items::{Count, Phase, State, shares, total};
 use super::names::Names;
 use super::{Findings, Roles};
-use crate::ir::effects::{EffectKind, deep_effects, effects, walk};
+use crate::ir::effects::{EffectKind, deep_effects};
 use crate::ir::{
     Base, BlockId, IfResult, IxExpr, IxId, IxVarId, Kernel, MapId, Op, OpId, Region, RingId, RoleId, SchedOp, ViewId,
 };
 use crate::valid::scopes::leaves;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Items of a loop of known length that are written out in the name of a count, where instances take turns.
 const MOST_ITEMS: usize = 64;
@@ -39,7 +40,7 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
             }
         }
         for (ring, text) in count {
-            items.insert((RingId(ring), role), (text, w.used.get(&ring).copied().unwrap_or(roles.op)));
+            items.insert((RingId(ring), role), (total(&text), w.used.get(&ring).copied().unwrap_or(roles.op)));
         }
     }
     let empty = (String::new(), roles.op);
@@ -70,72 +71,6 @@ pub(super) fn check<'k>(roles: &Roles<'k>, out: &mut Findings<'k>) {
         }
     }
 }
-
-/// A part that is copied is not also written by threads, and shared copies need a ring that counts all blocks.
-fn shares(roles: &Roles, out: &mut Findings, ring: RingId, part: u32) {
-    let k = roles.k;
-    let (mut copy, mut write) = (None, None);
-    for &(_, body) in &roles.programs {
-        walk(k, body, &mut |id, op| {
-            if let Op::Sched(SchedOp::TmaLoad { ring: r, part: p, multicast, .. }) = op {
-                if (*r, *p) == (ring, part) {
-                    copy = Some(id);
-                }
-                if *multicast && *r == ring && (!k.rings[ring.0 as usize].multicast || roles.cluster() < 2) {
-                    let m = format!(
-                        "a copy into ring `{}` is shared with the cluster, the ring is not",
-                        k.rings[ring.0 as usize].name
-                    );
-                    let help = "declare the ring `multicast` in a cluster of two or more, so that a slot is free when all blocks have released it";
-                    out.op("V0508", id, m, help);
-                }
-                return;
-            }
-            for e in effects(k, id) {
-                if e.kind != EffectKind::Read
-                    && let Base::Buffer(b) = e.base(k)
-                    && roles.tiles.get(&b) == Some(&(ring, part))
-                {
-                    write = Some(id);
-                }
-            }
-        });
-    }
-    if let (Some(copy), Some(write)) = (copy, write) {
-        let m = format!("{} is filled by copies and by threads", roles.part(ring, part));
-        out.pair("V0507", write, m, ("it is copied", copy), "give what threads write a part of its own");
-    }
-    let ring = &k.rings[ring.0 as usize];
-    if ring.multicast && roles.cluster() > 1 && !roles.ends_together() {
-        let m = format!("blocks share ring `{}` and may end while others still arrive on it", ring.name);
-        out.op("V0512", roles.op, m, "end the kernel with a barrier of the cluster behind the roles");
-    }
-}
-
-/// State of a part of the current item, for the role that is walked. Absent: not touched yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Acquired or taken, with the bytes that copies bring.
-    Open { bytes: usize, by: OpId },
-    /// Published or released.
-    Done,
-}
-
-#[derive(Clone, Debug, Default)]
-struct State(BTreeMap<(u32, u32), Phase>);
-
-impl State {
-    /// The same but for where parts were opened.
-    fn same(&self, other: &State) -> bool {
-        let key = |s: &State| -> Vec<((u32, u32), Option<usize>)> {
-            s.0.iter().map(|(k, p)| (*k, if let Phase::Open { bytes, .. } = p { Some(*bytes) } else { None })).collect()
-        };
-        key(self) == key(other)
-    }
-}
-
-/// Items of each ring, as a name.
-type Count = BTreeMap<u32, String>;
 
 struct Walk<'a, 'k> {
     roles: &'a Roles<'k>,
@@ -241,11 +176,15 @@ impl<'k> Walk<'_, 'k> {
                 let rings: HashSet<u32> = ca.keys().chain(cb.keys()).copied().collect();
                 for r in rings {
                     let (x, y) = (ca.get(&r).cloned().unwrap_or_default(), cb.get(&r).cloned().unwrap_or_default());
-                    let text = if x == y { x } else { format!("if {name} ({x}) else ({y}) ") };
-                    count.entry(r).or_default().push_str(&text);
+                    let own = count.entry(r).or_default();
+                    match total(&x) == total(&y) {
+                        true => own.extend(x),
+                        false => own.push(format!("if {name} ({}) else ({}) ", total(&x), total(&y))),
+                    }
                 }
                 match (a, b) {
-                    (Some(a), Some(b)) => {
+                    (Some(mut a), Some(mut b)) => {
+                        a.fill(&mut b);
                         self.unequal(id, &a, &b, "in the arms of a branch");
                         Some(a)
                     }
@@ -288,7 +227,8 @@ impl<'k> Walk<'_, 'k> {
             | Op::Check { .. }
             | Op::GridBarrier
             | Op::BlockBarrier { .. } => {
-                self.touches(id, &state);
+                let mut state = state;
+                self.touches(id, &mut state);
                 Some(state)
             }
         }
@@ -312,10 +252,11 @@ impl<'k> Walk<'_, 'k> {
             // Where instances take turns, one turn of theirs is several items of the producer, in a loop or one by one.
             let few = turns.filter(|&n| {
                 let items = n * text.len();
-                self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.bytes().all(|c| c == b'.')
+                self.k().rings[ring as usize].turns > 1 && items <= MOST_ITEMS && text.iter().all(|c| c == ".")
             });
-            let text = few.map_or_else(|| format!("for {name} ({text}) "), |n| text.repeat(n));
-            count.entry(ring).or_default().push_str(&text);
+            let text = few
+                .map_or_else(|| vec![format!("for {name} ({}) ", total(&text))], |n| vec![".".into(); n * text.len()]);
+            count.entry(ring).or_default().extend(text);
         }
         let mut after = start.clone();
         if let Some(mut end) = end {
@@ -413,7 +354,7 @@ impl<'k> Walk<'_, 'k> {
                     self.kept.retain(|_, at| at.0 != *ring);
                 }
                 self.slots.insert(*slot, (*ring, *part));
-                s.0.insert((ring.0, *part), Phase::Open { bytes: 0, by: id });
+                s.0.insert((ring.0, *part), Phase::Open { bytes: 0, wrote: None, by: id });
             }
             SchedOp::Publish { ring, part } => {
                 self.used.entry(ring.0).or_insert(id);
@@ -421,12 +362,12 @@ impl<'k> Walk<'_, 'k> {
                     return s;
                 }
                 let name = self.roles.part(*ring, *part);
-                let Some(&Phase::Open { bytes, .. }) = s.0.get(&(ring.0, *part)) else {
+                let Some(&Phase::Open { bytes, wrote, .. }) = s.0.get(&(ring.0, *part)) else {
                     let m = format!("{name} is published without being acquired in role `{}`", self.me());
                     self.out.op("V0502", id, m, "acquire the part first, and publish it once");
                     return s;
                 };
-                if self.roles.copied(*ring, *part) {
+                if self.roles.copied(*ring, *part) && (bytes > 0 || wrote.is_none()) {
                     match self.bytes.get(&(*ring, *part)) {
                         Some(&(first, at)) if first != bytes => {
                             let m = format!("copies bring {bytes} bytes into {name} here and {first} elsewhere");
@@ -486,10 +427,10 @@ impl<'k> Walk<'_, 'k> {
                         self.kept.insert(v, at);
                     }
                 }
-                count.entry(ring.0).or_default().push_str(&".".repeat(step));
+                count.entry(ring.0).or_default().extend(vec![".".to_string(); step]);
             }
             SchedOp::TmaLoad { map, src, dst, extents, ring, part, multicast, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 if !self.belongs(id, *ring, false) {
                     return s;
                 }
@@ -502,7 +443,11 @@ impl<'k> Walk<'_, 'k> {
                     self.out.op("V0509", id, m, "copy into a tile of the part it is counted on");
                 }
                 match s.0.get_mut(&(ring.0, *part)) {
-                    Some(Phase::Open { bytes, .. }) => *bytes += want,
+                    Some(Phase::Open { bytes, wrote, .. }) => {
+                        *bytes += want;
+                        let wrote = *wrote;
+                        self.one_way(id, *ring, *part, (want > 0).then_some(id).zip(wrote));
+                    }
                     Some(Phase::Done) | None => {
                         let m = format!("a copy goes into {}, which is not acquired", self.roles.part(*ring, *part));
                         self.out.op("V0502", id, m, "acquire the part before, publish it behind the copy");
@@ -510,16 +455,16 @@ impl<'k> Walk<'_, 'k> {
                 }
             }
             SchedOp::Wgmma { release, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 for &(ring, part) in release {
                     self.release(id, ring, part, &mut s);
                 }
             }
             SchedOp::TmaStore { map, src, dst, extents, .. } => {
-                self.touches(id, &s);
+                self.touches(id, &mut s);
                 self.boxes(id, *map, dst, (src, extents), 1);
             }
-            SchedOp::Combine { .. } => self.touches(id, &s),
+            SchedOp::Combine { .. } => self.touches(id, &mut s),
             SchedOp::Roles { .. }
             | SchedOp::Tiles { .. }
             | SchedOp::TmaStoreWait { .. }
@@ -564,6 +509,14 @@ impl<'k> Walk<'_, 'k> {
         ok
     }
 
+    /// An item is filled by copies or by threads.
+    fn one_way(&mut self, id: OpId, ring: RingId, part: u32, both: Option<(OpId, OpId)>) {
+        let Some((_, other)) = both else { return };
+        let m = format!("an item of {} is filled by copies and by threads", self.roles.part(ring, part));
+        let help = "fill an item in one way on each path, or give what threads write a part of its own";
+        self.out.pair("V0507", id, m, ("the other way is", other), help);
+    }
+
     fn tile(&self, view: ViewId) -> Option<(RingId, u32)> {
         match self.k().view(view).base {
             Base::Buffer(b) => self.roles.tiles.get(&b).copied(),
@@ -572,7 +525,7 @@ impl<'k> Walk<'_, 'k> {
     }
 
     /// Accesses of rings' tiles: by whom they belong to, in the slot of the current item.
-    fn touches(&mut self, id: OpId, s: &State) {
+    fn touches(&mut self, id: OpId, s: &mut State) {
         let k = self.k();
         for e in deep_effects(k, id) {
             let Base::Buffer(b) = e.base(k) else { continue };
@@ -596,6 +549,15 @@ impl<'k> Walk<'_, 'k> {
                 let m = format!("`{tile}` is {verb} in role `{}`, but {why}", self.me());
                 self.out.op("V0509", id, m, "take the part before it is read and release it behind the last read");
                 continue;
+            }
+            // The copy itself is counted where its part is named.
+            if e.kind != EffectKind::Read
+                && !matches!(k.op(e.op).op, Op::Sched(_))
+                && let Some(Phase::Open { bytes, wrote, by }) = s.0.get_mut(&(ring.0, part))
+            {
+                let (copied, by) = (*bytes > 0, *by);
+                *wrote = Some(e.op);
+                self.one_way(e.op, ring, part, copied.then_some((e.op, by)));
             }
             let Some(view) = e.view() else { continue };
             self.slot(id, view, b, ring, r.depth);

@@ -155,6 +155,8 @@ struct Run<'a, 'k> {
     programs: Vec<(RoleId, Vec<(Event, OpId)>)>,
     /// Parts that copies fill, and those that copies of other blocks reach.
     copied: BTreeSet<(u32, u32)>,
+    /// Those of them whose items threads may fill instead.
+    either: BTreeSet<(u32, u32)>,
     shared: BTreeSet<(u32, u32)>,
 }
 
@@ -183,7 +185,8 @@ impl<'a, 'k> Run<'a, 'k> {
                 }
             });
         }
-        Run { roles, blocks: roles.cluster(), programs, copied, shared }
+        let either = copied.iter().copied().filter(|&(r, p)| roles.either(RingId(r), p)).collect();
+        Run { roles, blocks: roles.cluster(), programs, copied, either, shared }
     }
 
     fn explore(&self, setting: &Setting, out: &mut Findings<'k>) {
@@ -351,7 +354,8 @@ impl<'a, 'k> Run<'a, 'k> {
                 let (copies, shares) = (self.copied.contains(&(ring.0, part)), self.coming(&all[n], ring, part));
                 if copies {
                     let key = Key { block, ring: ring.0, part, slot: slot(&all[n], ring), empty: false };
-                    self.arrive(barriers, key, 1, shares);
+                    // Where threads may fill the item, the arrival is theirs, behind all they wrote.
+                    self.arrive(barriers, key, usize::from(!self.either.contains(&(ring.0, part))), shares);
                 }
             }
             Event::Load(ring, part, shared) => {
@@ -363,7 +367,7 @@ impl<'a, 'k> Run<'a, 'k> {
                 }
             }
             Event::Publish(ring, part) => {
-                if !self.copied.contains(&(ring.0, part)) {
+                if !self.copied.contains(&(ring.0, part)) || self.either.contains(&(ring.0, part)) {
                     let key = Key { block, ring: ring.0, part, slot: slot(&all[n], ring), empty: false };
                     self.arrive(barriers, key, 1, 0);
                 }

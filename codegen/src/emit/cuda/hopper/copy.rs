@@ -115,6 +115,10 @@ impl Emitter<'_> {
             self.used_warp = true;
             self.open("if (warp == 0 && elect_one())");
         }
+        if self.either(*ring, *part) {
+            let bytes = extents.iter().product::<usize>() * self.k.view(dst.view).dtype.bits() / 8;
+            self.line(format!("mbar_expect_tx({full} + 8 * {slot}, {bytes});"));
+        }
         let map = self.frame.maps[map.0 as usize].clone();
         self.each_box(&boxes, places, to, |this, places, to| {
             let mut list = vec![this.shared_address(&to).s, format!("&{map}"), format!("{full} + 8 * {slot}")];

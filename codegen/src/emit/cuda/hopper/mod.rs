@@ -2,7 +2,7 @@
 //!
 //! `frame` prints what stands around the programs, `role` their heads and the walk over tiles, `ring` the hand-over of
 //! slots, `copy` the engine's copies, `product` matrix products and `scale` their factors, `combine` sums of several warp
-//! groups and blocks, `store` fragments to shared memory, `memory` where elements of tiles lie. Expressions, accesses and
+//! groups and blocks, `store` fragments to shared memory, `rescale` leaves out factors of one, `memory` where elements of tiles lie. Expressions, accesses and
 //! element loops are the rest of the emitter's; inside a role they speak of the role's threads.
 
 mod combine;
@@ -10,6 +10,7 @@ mod copy;
 mod frame;
 mod memory;
 mod product;
+mod rescale;
 mod ring;
 mod role;
 mod scale;

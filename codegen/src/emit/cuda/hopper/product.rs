@@ -26,6 +26,8 @@ struct Operand {
     panel: i64,
     /// K runs across the rows.
     across: bool,
+    /// What 64 rows of a right operand that lies along K add, or 64 columns of one that lies across.
+    part: i64,
 }
 
 impl Operand {
@@ -58,7 +60,15 @@ struct Product {
     steps: usize,
     /// Registers of 64 rows.
     registers: usize,
+    /// Instructions beside each other, each with its columns.
+    parts: usize,
 }
+
+/// Registers that the assembler wants beside the accumulator of an instruction, in what a block's threads have on average:
+/// budgets of roles do not count there.
+const BESIDE: usize = 26;
+/// Registers a block's threads share.
+const REGISTERS: usize = 65536;
 
 impl Emitter<'_> {
     fn wgmma_operand(&mut self, view: ViewId, k_axis: usize, wish: &str) -> Option<Operand> {
@@ -94,8 +104,11 @@ impl Emitter<'_> {
         self.line(format!("const u64 {name} = {};", text.s));
         let panel = p.rows * ROW_BYTES / 16;
         Some(match across {
-            false => Operand { name, steps: (ROW_BYTES / 32) as usize, step: 2, panel, across },
-            true => Operand { name, steps: usize::MAX, step: 16 * ROW_BYTES / 16, panel: 0, across },
+            false => {
+                let part = ROWS as i64 * ROW_BYTES / 16;
+                Operand { name, steps: (ROW_BYTES / 32) as usize, step: 2, panel, across, part }
+            }
+            true => Operand { name, steps: usize::MAX, step: 16 * ROW_BYTES / 16, panel: 0, across, part: panel },
         })
     }
 
@@ -116,7 +129,11 @@ impl Emitter<'_> {
         let share = Fragment::warp_group(m, n);
         let held = self.k.buffer(acc).distribution.as_ref().and_then(|d| d.fragment);
         let dtype = self.k.view(a).dtype;
-        let unit = Wgmma::new(n, dtype).filter(|w| self.k.view(b).dtype == dtype && depth.is_multiple_of(w.k()));
+        // Wide instructions are cut where a block of many threads has too few registers on average.
+        let even = REGISTERS / self.block_threads().max(1);
+        let parts = if scales.is_none() && n / 2 + BESIDE > even && n.is_multiple_of(128) { 2 } else { 1 };
+        let unit =
+            Wgmma::new(n / parts, dtype).filter(|w| self.k.view(b).dtype == dtype && depth.is_multiple_of(w.k()));
         let Some(mut unit) = unit.filter(|_| m.is_multiple_of(ROWS) && held == Some(share)) else {
             let what =
                 format!("a warp group's product of {dtype}[{m}, {depth}] and {}[{depth}, {n}]", self.k.view(b).dtype);
@@ -150,7 +167,7 @@ impl Emitter<'_> {
             (Some(s), Some(c)) => Some(self.column_factors(&s[1], c, n, !release.is_empty())),
             _ => None,
         };
-        let p = Product { unit, left, right, waves, steps: depth / unit.k(), registers };
+        let p = Product { unit, left, right, waves, steps: depth / unit.k(), registers, parts };
         let name = self.buffer(acc);
         match (&scales, &columns, &held_columns) {
             (Some(s), Some(c), Some(h)) => self.scaled(&p, &name, set, (s, c, h), release),
@@ -167,10 +184,18 @@ impl Emitter<'_> {
             self.line("#pragma unroll");
             self.open_with("wave", |w| format!("for (int {w} = 0; {w} < {}; ++{w})", p.waves))
         });
-        let d = match &wave {
-            None => acc.to_string(),
-            Some(w) => format!("reinterpret_cast<float (&)[{0}]>({acc}[{1} * {0}])", p.registers, w.s),
-        };
+        let own = p.registers / p.parts;
+        let d: Vec<String> = (0..p.parts)
+            .map(|n| match &wave {
+                None if p.parts == 1 => acc.to_string(),
+                None => format!("reinterpret_cast<float (&)[{own}]>({acc}[{}])", n * own),
+                Some(w) => {
+                    let at = Text::mul(w, &Text::number(p.registers as i64));
+                    let at = Text::add(&at, &Text::number((n * own) as i64));
+                    format!("reinterpret_cast<float (&)[{own}]>({acc}[{}])", at.s)
+                }
+            })
+            .collect();
         self.steps(p, &d, wave.as_ref(), set);
         if wave.is_some() {
             self.close();
@@ -216,7 +241,7 @@ impl Emitter<'_> {
         let rows = self.row_factors(&scales[0], wave.as_ref());
         self.line(format!("wgmma_pin({part});"));
         self.line("wgmma_begin();");
-        self.steps(p, &part, wave.as_ref(), true);
+        self.steps(p, std::slice::from_ref(&part), wave.as_ref(), true);
         self.line("wgmma_commit();");
         self.line("wgmma_wait<0>();");
         self.line(format!("wgmma_pin({part});"));
@@ -228,19 +253,23 @@ impl Emitter<'_> {
     }
 
     /// The instructions of 64 rows.
-    fn steps(&mut self, p: &Product, d: &str, wave: Option<&Text>, fresh: bool) {
-        let list = |step: &Text, add: &str| {
+    fn steps(&mut self, p: &Product, d: &[String], wave: Option<&Text>, fresh: bool) {
+        let each = 2 * p.registers / p.parts / 64;
+        let call = |this: &mut Self, step: &Text, add: &str| {
             let (x, y) = (p.left.at(wave, step, p.steps), p.right.at(None, step, p.steps));
-            vec![d.to_string(), x, y, add.to_string()]
+            for (n, d) in d.iter().enumerate() {
+                let y = Text::add(&Text::name(y.clone()), &Text::number((n * each) as i64 * p.right.part)).s;
+                this.call(&p.unit.name(), &[d.clone(), x.clone(), y, add.to_string()]);
+            }
         };
         if p.steps == 1 {
-            self.call(&p.unit.name(), &list(&Text::number(0), if fresh { "0" } else { "1" }));
+            call(self, &Text::number(0), if fresh { "0" } else { "1" });
             return;
         }
         self.line("#pragma unroll");
         let step = self.open_with("step", |s| format!("for (int {s} = 0; {s} < {}; ++{s})", p.steps));
         let add = if fresh { format!("{} != 0", step.s) } else { "1".into() };
-        self.call(&p.unit.name(), &list(&step, &add));
+        call(self, &step, &add);
         self.close();
     }
 

@@ -76,7 +76,7 @@ impl Emitter<'_> {
                 self.line(format!("mbar_wait({empty} + 8 * {}, {} ^ 1);", names.slot, names.parity));
             }
         }
-        if !self.copied(ring, part) {
+        if !self.copied(ring, part) || self.either(ring, part) {
             return;
         }
         let Some(bytes) = self.expected(ring, part) else {
@@ -142,13 +142,23 @@ impl Emitter<'_> {
         Some(open)
     }
 
+    /// True if copies fill some items of a part and threads others: each copy then says what it brings, and one thread
+    /// arrives for all where the item is published.
+    pub fn either(&self, ring: RingId, part: u32) -> bool {
+        self.copied(ring, part) && crate::valid::threads_fill(self.k, ring, part)
+    }
+
     /// Copies make a part full by themselves; what threads wrote needs their arrivals.
     pub fn publish(&mut self, ring: RingId, part: u32) {
+        let names = self.frame.rings[ring.0 as usize].clone();
+        let full = self.barrier(ring, part, false);
+        if self.either(ring, part) {
+            self.by_one(&format!("mbar_arrive({full} + 8 * {});", names.slot));
+            return;
+        }
         if self.copied(ring, part) {
             return;
         }
-        let names = self.frame.rings[ring.0 as usize].clone();
-        let full = self.barrier(ring, part, false);
         if self.role.is_some_and(|r| r.one_thread) {
             self.line(format!("mbar_arrive({full} + 8 * {});", names.slot));
         } else {
