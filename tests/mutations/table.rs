@@ -180,8 +180,6 @@ pub const TABLE: &[Mutation] = &[
     source(TOPK, "dropped barrier after counting", "spread", "__syncthreads();", ";"),
     source(TOPK, "missing zero fill: half of the counters", "", "const int i = tid * 4;", "const int i = tid / 2 * 4;"),
     source(TOPK, "numbers begin at one", "", "u32 placed = 0u;", "u32 placed = 1u;"),
-    source(TOPK, "a chosen element takes no number", "", "= first[e / 1]++;", "= first[e / 1];"),
-    source(TOPK, "elements outside of the range are chosen", "spread, numbered", "i >= lo && i < hi", "true"),
 ];
 
 /// Mutations that nothing can notice, with the reason. Keyed by kernel and what they are in `TABLE`.
