@@ -160,7 +160,13 @@ fn random_selections_on_the_simulated_chips_or_a_gpu() {
         (1..=1000).for_each(|seed| random_problem(&device, op.as_ref(), seed));
         return;
     }
-    for (chip, seeds) in [("sim:sm_80", 1..=4), ("sim:sm_90a", 5..=6)] {
+    let slow = all_cases();
+    if !slow {
+        println!("skipped: all but three selections; SLOW=1 runs twelve");
+    }
+    for (chip, seeds) in
+        [("sim:sm_80", if slow { 1..=8 } else { 2..=3 }), ("sim:sm_90a", if slow { 1..=4 } else { 6..=6 })]
+    {
         let Some(device) = simulator(chip) else { continue };
         for seed in seeds {
             let from = Instant::now();

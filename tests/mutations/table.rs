@@ -89,8 +89,8 @@ pub const TABLE: &[Mutation] = &[
     plain(GEMM, "off by one: a step of K too few", "in 0..(k + 63) / 64", "in 0..(k + 63) / 64 - 1"),
     plain(GEMM, "wrong block of B", "copy $b[by * 64, ki * 64]", "copy $b[bx * 64, ki * 64]"),
     plain(GEMM, "steps of K overlap", "copy $a[bx * 64, ki * 64]", "copy $a[bx * 64, ki * 32]"),
-    plain(FP8, "wrong scale of a row", "load $sa[bx * 64 + i,", "load $sa[bx * 64,"),
-    plain(FP8, "wrong scale of a column", "load $sb[(by * 64 + j) / 128,", "load $sb[(by * 64 + j) / 64,"),
+    plain(FP8, "wrong scale of a row", "load $sa[by * 64 + j,", "load $sa[by * 64,"),
+    plain(FP8, "wrong scale of a column", "load $sb[(bx * 64 + i) / 128,", "load $sb[(bx * 64 + i) / 64,"),
     plain(MERGE, "wrong mask: empty splits count", "%24: bool = compare gt", "%24: bool = compare lt"),
     plain(MERGE, "off by one: the first split is left out", "for s.1 in 0..splits", "for s.1 in 1..splits"),
     plain(
@@ -175,10 +175,11 @@ pub const TABLE: &[Mutation] = &[
     source(GEMM, "a copy that is not committed", "for (int ki = 0;", "cp_async_commit();", ""),
     source(MERGE, "all threads write", "", "if (tid == 0) lse", "lse"),
     source(MERGE, "the next block's rows", "", "bx * (h * 40 * q)", "(bx + 1) * (h * 40 * q)"),
-    source(TOPK, "an atomic becomes an addition", "", "atomicAdd(&counts[at], 1u)", "counts[at] += 1u"),
-    source(TOPK, "dropped barrier after clearing", "", "__syncthreads();", ";"),
+    source(TOPK, "an atomic becomes an addition", "", "atomicAdd(&counts[width], 1u)", "counts[width] += 1u"),
+    source(TOPK, "dropped barrier after clearing", "parallel [2048]", "__syncthreads();", ";"),
     source(TOPK, "dropped barrier after counting", "spread", "__syncthreads();", ";"),
-    source(TOPK, "missing zero fill: half of the counters", "", "const bool ok = i < 256;", "const bool ok = i < 128;"),
+    source(TOPK, "missing zero fill: half of the counters", "", "const int i = tid * 4;", "const int i = tid / 2 * 4;"),
+    source(TOPK, "numbers begin at one", "", "u32 placed = 0u;", "u32 placed = 1u;"),
 ];
 
 /// Mutations that nothing can notice, with the reason. Keyed by kernel and what they are in `TABLE`.

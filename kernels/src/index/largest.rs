@@ -220,9 +220,14 @@ pub(super) fn pick<T: Float, R: Fn(Ix) -> V<T>, P: Fn(V<U32>, V<U32>, V<U32>)>(
     let among = || {
         let count = found.clamp_index(0, room);
         let top = tile_max([room], |c| if c < count { keys[c] } else { lit(0u32) });
-        choose(counts, [low, top], want, [count * 0, count], |c| keys[c], |c, key, to| {
-            place(if cfg.direct { (lo + c).to::<U32>() } else { columns[c] }, key, to)
-        });
+        choose(
+            counts,
+            [low, top],
+            want,
+            [count * 0, count],
+            |c| keys[c],
+            |c, key, to| place(if cfg.direct { (lo + c).to::<U32>() } else { columns[c] }, key, to),
+        );
     };
     if cfg.direct {
         among();
@@ -253,4 +258,3 @@ pub(super) fn write_sorted<W: Fn(V<U32>, V<U32>)>(best: [Tile<U32, Shared, 1>; 2
         }
     }
 }
-

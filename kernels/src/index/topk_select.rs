@@ -68,14 +68,20 @@ pub fn topk_select<T: Float, I: IndexInt>(
                 values.put((row, to), x[(row, column.clamp_index(0, n - 1))]);
             }
         };
-        pick(cfg, [len * 0, len], want, |i| x[(row, i)], |column, key, to| {
-            if cfg.sorted {
-                best[0].put(to, key);
-                best[1].put(to, column);
-            } else {
-                write(column, to);
-            }
-        });
+        pick(
+            cfg,
+            [len * 0, len],
+            want,
+            |i| x[(row, i)],
+            |column, key, to| {
+                if cfg.sorted {
+                    best[0].put(to, key);
+                    best[1].put(to, column);
+                } else {
+                    write(column, to);
+                }
+            },
+        );
         if cfg.sorted {
             write_sorted(best, chosen, write);
         }
@@ -107,10 +113,16 @@ pub fn topk_slices<T: Float>(
         }
     }
     if want > 0 {
-        pick(cfg, [lo, hi], want, |i| x[(row, i)], |column, key, to| {
-            best_keys.put((row, part, to), key);
-            best_columns.put((row, part, to), column);
-        });
+        pick(
+            cfg,
+            [lo, hi],
+            want,
+            |i| x[(row, i)],
+            |column, key, to| {
+                best_keys.put((row, part, to), key);
+                best_columns.put((row, part, to), column);
+            },
+        );
     }
 }
 
@@ -172,15 +184,22 @@ pub fn topk_merge<T: Float, I: IndexInt>(
         // As many as are wanted are in the first slice.
         let low = tile_min([topk], |c| if c < chosen { keys[c] } else { lit(u32::MAX) });
         let top = tile_max([room], |c| if c < count { keys[c] } else { lit(0u32) });
-        choose(counts, [low, top], want, [count * 0, count], |c| keys[c], |c, key, to| {
-            let column = best_columns[(row, c)];
-            if cfg.sorted {
-                best[0].put(to, key);
-                best[1].put(to, column);
-            } else {
-                write(column, to);
-            }
-        });
+        choose(
+            counts,
+            [low, top],
+            want,
+            [count * 0, count],
+            |c| keys[c],
+            |c, key, to| {
+                let column = best_columns[(row, c)];
+                if cfg.sorted {
+                    best[0].put(to, key);
+                    best[1].put(to, column);
+                } else {
+                    write(column, to);
+                }
+            },
+        );
         if cfg.sorted {
             write_sorted(best, chosen, write);
         }
