@@ -89,8 +89,8 @@ pub const TABLE: &[Mutation] = &[
     plain(GEMM, "off by one: a step of K too few", "in 0..(k + 63) / 64", "in 0..(k + 63) / 64 - 1"),
     plain(GEMM, "wrong block of B", "copy $b[by * 64, ki * 64]", "copy $b[bx * 64, ki * 64]"),
     plain(GEMM, "steps of K overlap", "copy $a[bx * 64, ki * 64]", "copy $a[bx * 64, ki * 32]"),
-    plain(FP8, "wrong scale of a row", "load $sa[bx * 64 + i,", "load $sa[bx * 64,"),
-    plain(FP8, "wrong scale of a column", "load $sb[(by * 64 + j) / 128,", "load $sb[(by * 64 + j) / 64,"),
+    plain(FP8, "wrong scale of a row", "load $sa[by * 64 + j,", "load $sa[by * 64,"),
+    plain(FP8, "wrong scale of a column", "load $sb[(bx * 64 + i) / 128,", "load $sb[(bx * 64 + i) / 64,"),
     plain(MERGE, "wrong mask: empty splits count", "%24: bool = compare gt", "%24: bool = compare lt"),
     plain(MERGE, "off by one: the first split is left out", "for s.1 in 0..splits", "for s.1 in 1..splits"),
     plain(
