@@ -200,7 +200,7 @@ const MUTATIONS: &[Mutation] = &[
         "a tile is filled in both ways",
         "program 3 {",
         "          } else {\n",
-        "          }\n          if %77 {\n",
+        "          }\n          CONDITION {\n",
         "protocol V0505",
     ),
     ("a tile that ends behind the last key is copied", "program 3 {", "step.1 * 64 + 64,", "step.1 * 64,", "values"),
@@ -251,6 +251,8 @@ fn mutations_of_the_placed_form_are_noticed() {
         let start = text.find(after).unwrap_or_else(|| panic!("{what}: `{after}` is not in the text:\n{text}"));
         let at = text[start..].find(from).unwrap_or_else(|| panic!("{what}: `{from}` is not in the text:\n{text}"));
         let at = start + at;
+        let condition = text[..at].rfind("if %").and_then(|i| text[i..].split(" {").next()).unwrap_or_default();
+        let to = to.replace("CONDITION", condition);
         let mutant = format!("{}{to}{}", &text[..at], &text[at + from.len()..]);
         let mutant = parse::kernel(&mutant).unwrap_or_else(|e| panic!("{what}: {e}"));
         let got = noticed(&mutant, &syms, &|| fresh().plan.steps[0].args.clone(), &expected);

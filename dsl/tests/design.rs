@@ -304,7 +304,7 @@ fn doubled(x: In![F32; n], y: Out![F32; n]) {
 #[kernel]
 fn doubled_by_a_role(x: In![F32; n], y: Out![F32; n]) {
     let block = grid(n.div_ceil(128));
-    let sums = mailbox::<F32, 1>([128]);
+    let sums = ring::<F32, 1>([128], 2);
     roles(|r| {
         r.group("double", 1).registers(128).run(|| {
             let slot = sums.acquire();
@@ -315,7 +315,7 @@ fn doubled_by_a_role(x: In![F32; n], y: Out![F32; n]) {
             slot.publish();
         });
         r.group("write", 1).registers(128).run(|| {
-            let taken = sums.recv();
+            let taken = sums.take();
             let sum = taken.tile();
             for i in parallel([128]) {
                 y[block * 128 + i] = sum[i];

@@ -43,10 +43,8 @@ pub fn softmax_raise(st: &OnlineSoftmax, s: Tile<F32, Frag, 2>, scale_log2: V<F3
     let shrink = frag::<F32, 1>([rows]);
     let top = reduce_max(s, 1);
     for i in parallel([rows]) {
-        let mut larger = max(st.max[i], top[i]);
-        if slack > 0.0 {
-            larger = select((larger - st.max[i]) * scale_log2 > slack, larger, st.max[i]);
-        }
+        let top = max(st.max[i], top[i]);
+        let larger = if slack > 0.0 { select((top - st.max[i]) * scale_log2 > slack, top, st.max[i]) } else { top };
         shrink[i] = exp2((st.max[i] - larger) * scale_log2);
         st.max[i] = larger;
     }
