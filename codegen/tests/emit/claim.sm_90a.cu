@@ -123,39 +123,6 @@ template <class Op, int WARPS, typename T> DEV T reduce_warps(const T* partials)
     return r[0];
 }
 
-// Exclusive scan of one value a thread over the block, in thread order, and the total. One barrier if there are several
-// warps. `none` leaves the other side of Op unchanged.
-DEV float shfl_up(float x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
-DEV int shfl_up(int x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
-DEV u32 shfl_up(u32 x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
-DEV i64 shfl_up(i64 x, int o) { return __shfl_up_sync(0xffffffffu, x, o); }
-template <class Op, int WARPS, typename T> DEV T scan_block(T x, T none, T* partials, T& total) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    T through = x;
-    #pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-        const T left = shfl_up(through, o);
-        if (lane >= o) through = Op::apply(left, through);
-    }
-    T before = shfl_up(through, 1);
-    if (lane == 0) before = none;
-    if constexpr (WARPS == 1) {
-        total = __shfl_sync(0xffffffffu, through, 31);
-        return before;
-    } else {
-        if (lane == 31) partials[warp] = through;
-        __syncthreads();
-        T base = none;
-        total = none;
-        #pragma unroll
-        for (int i = 0; i < WARPS; i++) {
-            if (i == warp) base = total;
-            total = Op::apply(total, partials[i]);
-        }
-        return Op::apply(base, before);
-    }
-}
-
 // Numbers of chosen elements, in ascending order. A block goes through elements in chunks; in a chunk each warp has
 // STEPS * 32 * VEC consecutive ones, a lane VEC consecutive ones a step.
 //
@@ -167,10 +134,12 @@ DEV void claim_load(T (&r)[VEC * STEPS], const T* p, I at, I lo, I hi, bool whol
         #pragma unroll
         for (int s = 0; s < STEPS; s++) ld_global<16>(reinterpret_cast<T (&)[VEC]>(r[s * VEC]), p + at + s * 32 * VEC);
     } else {
+        // Constant distances from one address: as `p[at + ..]` NVRTC 13.0 added 2^32 to an index on its way to 64 bits.
+        const T* const own = p + at;
         #pragma unroll
         for (int e = 0; e < VEC * STEPS; e++) {
-            const I i = at + e / VEC * (32 * VEC) + e % VEC;
-            r[e] = i >= lo && i < hi ? p[i] : (T)0;
+            const int d = e / VEC * (32 * VEC) + e % VEC;
+            r[e] = at + d >= lo && at + d < hi ? own[d] : (T)0;
         }
     }
 }
@@ -194,7 +163,7 @@ template <int VEC, int STEPS, int WARPS> DEV void claim_numbers(u32 kept, u32& s
             through[w] = own[w];
             #pragma unroll
             for (int o = 1; o < 32; o *= 2) {
-                const u32 left = shfl_up(through[w], o);
+                const u32 left = __shfl_up_sync(0xffffffffu, through[w], o);
                 if (lane >= o) through[w] += left;
             }
         }
@@ -213,7 +182,7 @@ template <int VEC, int STEPS, int WARPS> DEV void claim_numbers(u32 kept, u32& s
         u32 all = lane < WARPS ? counts[lane] : 0;
         #pragma unroll
         for (int o = 1; o < WARPS; o *= 2) {
-            const u32 left = shfl_up(all, o);
+            const u32 left = __shfl_up_sync(0xffffffffu, all, o);
             if (lane >= o) all += left;
         }
         before += __shfl_sync(0xffffffffu, all, warp) - run;

@@ -1,7 +1,8 @@
 //! A `spread` that numbers its iterations: chunks of the block, one barrier each.
 //!
 //! What decides is computed for all elements of a thread first, then the block agrees on numbers, then what follows the
-//! claim runs for the chosen elements, with what decides computed again where it is used. Elements of an input that the
+//! claim runs for the chosen elements, or for all where it changes something for the others too, with what decides computed
+//! again where it is used. Elements of an input that the
 //! body reads one after the other come 16 bytes at a time, a chunk ahead; chunks begin where that is possible, so the first
 //! and the last may have elements outside of the range, which are not chosen.
 
@@ -9,8 +10,8 @@ use super::Emitter;
 use super::expr::{Text, memory_type};
 use super::loops::Element;
 use super::prelude::Snippet;
-use crate::ir::effects::walk;
-use crate::ir::{BlockId, IxExpr, IxId, IxVarId, Op, OpId, ViewId};
+use crate::ir::effects::{bodies, walk};
+use crate::ir::{BlockId, IxExpr, IxId, IxVarId, Kernel, Op, OpId, ValueId, ViewId};
 use crate::pass::access::{defined_inside, memory_bits};
 
 /// Bytes of a thread in a chunk: no more than stays in registers twice. Its elements are as many as a word has bits at most.
@@ -23,6 +24,20 @@ struct Stream {
     op: OpId,
     view: ViewId,
     index: Vec<IxId>,
+}
+
+/// True if an op changes something only where `cond` holds.
+fn only_if(k: &Kernel, op: OpId, cond: ValueId) -> bool {
+    let changes = |block: BlockId| {
+        let mut found = false;
+        walk(k, block, &mut |_, op| found |= matches!(op, Op::Store { .. } | Op::Atomic { .. } | Op::Check { .. }));
+        found
+    };
+    match &k.op(op).op {
+        Op::Store { .. } | Op::Atomic { .. } | Op::Check { .. } => false,
+        Op::If { cond: c, els, .. } if *c == cond => !changes(*els),
+        other => !bodies(other).into_iter().any(changes),
+    }
 }
 
 impl Emitter<'_> {
@@ -155,13 +170,23 @@ impl Emitter<'_> {
         if counts.is_some() {
             self.line(format!("{turn} ^= {warps};"));
         }
-        self.lane_of_claim(var, each, vec, &base, &from);
-        self.open(&format!("if ({kept} >> e & 1)"));
-        self.ops_of_claim(decide, body);
+        let i = self.lane_of_claim(var, each, vec, &base, &from);
         let number = self.names.declare("number");
-        self.line(format!("const u32 {number} = {first}[e / {vec}]++;"));
+        if keep.iter().all(|&o| only_if(k, o, cond)) {
+            self.open(&format!("if ({kept} >> e & 1)"));
+            self.ops_of_claim(decide, body);
+            self.line(format!("const u32 {number} = {first}[e / {vec}]++;"));
+            self.values.insert(cond, Text::name("true"));
+        } else {
+            self.open(&format!("if ({i} >= {lo} && {i} < {hi})"));
+            self.ops_of_claim(decide, body);
+            let chosen = self.names.declare("chosen");
+            self.line(format!("const bool {chosen} = {kept} >> e & 1;"));
+            self.line(format!("const u32 {number} = {first}[e / {vec}];"));
+            self.line(format!("{first}[e / {vec}] += {chosen};"));
+            self.values.insert(cond, Text::name(chosen));
+        }
         self.values.insert(result, Text::name(number));
-        self.values.insert(cond, Text::name("true"));
         self.ops_of_claim(keep, body);
         self.close();
         self.close();

@@ -92,7 +92,7 @@ impl Snippet {
         match self {
             Snippet::ReduceNarrow => &[Snippet::Bf16, Snippet::F16, Snippet::MinMax, Snippet::Reduce],
             Snippet::Reduce => &[Snippet::MinMax],
-            Snippet::Claim => &[Snippet::Memory, Snippet::Global, Snippet::MinMax, Snippet::Reduce, Snippet::Scan],
+            Snippet::Claim => &[Snippet::Memory, Snippet::Global, Snippet::MinMax, Snippet::Reduce],
             Snippet::Scan => &[Snippet::MinMax, Snippet::Reduce],
             Snippet::Fragments => &[Snippet::Widen],
             Snippet::TmaLoad | Snippet::TmaStore => &[Snippet::Shared, Snippet::TensorMap],

@@ -9,10 +9,12 @@ DEV void claim_load(T (&r)[VEC * STEPS], const T* p, I at, I lo, I hi, bool whol
         #pragma unroll
         for (int s = 0; s < STEPS; s++) ld_global<16>(reinterpret_cast<T (&)[VEC]>(r[s * VEC]), p + at + s * 32 * VEC);
     } else {
+        // Constant distances from one address: as `p[at + ..]` NVRTC 13.0 added 2^32 to an index on its way to 64 bits.
+        const T* const own = p + at;
         #pragma unroll
         for (int e = 0; e < VEC * STEPS; e++) {
-            const I i = at + e / VEC * (32 * VEC) + e % VEC;
-            r[e] = i >= lo && i < hi ? p[i] : (T)0;
+            const int d = e / VEC * (32 * VEC) + e % VEC;
+            r[e] = at + d >= lo && at + d < hi ? own[d] : (T)0;
         }
     }
 }
@@ -36,7 +38,7 @@ template <int VEC, int STEPS, int WARPS> DEV void claim_numbers(u32 kept, u32& s
             through[w] = own[w];
             #pragma unroll
             for (int o = 1; o < 32; o *= 2) {
-                const u32 left = shfl_up(through[w], o);
+                const u32 left = __shfl_up_sync(0xffffffffu, through[w], o);
                 if (lane >= o) through[w] += left;
             }
         }
@@ -55,7 +57,7 @@ template <int VEC, int STEPS, int WARPS> DEV void claim_numbers(u32 kept, u32& s
         u32 all = lane < WARPS ? counts[lane] : 0;
         #pragma unroll
         for (int o = 1; o < WARPS; o *= 2) {
-            const u32 left = shfl_up(all, o);
+            const u32 left = __shfl_up_sync(0xffffffffu, all, o);
             if (lane >= o) all += left;
         }
         before += __shfl_sync(0xffffffffu, all, warp) - run;
