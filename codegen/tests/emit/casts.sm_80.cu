@@ -146,6 +146,11 @@ DEV i64 f32_to_i64(float x) { return x == x ? __float2ll_rz(x) : 0; }
 DEV i8 f32_to_i8(float x) { const int v = __float2int_rz(x); return (i8)(v < -128 ? -128 : v > 127 ? 127 : v); }
 DEV u8 f32_to_u8(float x) { const u32 v = __float2uint_rz(x); return (u8)(v > 255 ? 255 : v); }
 
+// Integers as f32 with the last bit set where they do not fit, so that narrower floats round as from the integer itself.
+DEV float i32_to_odd(int x) { const float f = __int2float_rz(x); return __uint_as_float(__float_as_uint(f) | ((int)f != x)); }
+DEV float u32_to_odd(u32 x) { const float f = __uint2float_rz(x); return __uint_as_float(__float_as_uint(f) | ((u32)f != x)); }
+DEV float i64_to_odd(i64 x) { const float f = __ll2float_rz(x); return __uint_as_float(__float_as_uint(f) | ((i64)f != x)); }
+
 extern "C" __global__ void __launch_bounds__(32)
 casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __restrict__ y_f32_bf16,
       f16* __restrict__ y_f32_f16, e4m3* __restrict__ y_f32_e4m3, e5m2* __restrict__ y_f32_e5m2,
@@ -876,7 +881,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
         alignas(16) bf16 y_i32_bf16_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            y_i32_bf16_v[v] = f32_to_bf16((float)x_i32_v[v]);
+            y_i32_bf16_v[v] = f32_to_bf16(i32_to_odd(x_i32_v[v]));
         }
         if (ok) st<8>(y_i32_bf16 + i, y_i32_bf16_v);
     }
@@ -890,7 +895,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
         alignas(16) f16 y_i32_f16_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            y_i32_f16_v[v] = f32_to_f16((float)x_i32_v[v]);
+            y_i32_f16_v[v] = f32_to_f16(i32_to_odd(x_i32_v[v]));
         }
         if (ok) st<8>(y_i32_f16 + i, y_i32_f16_v);
     }
@@ -904,7 +909,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
         alignas(16) e4m3 y_i32_e4m3_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            y_i32_e4m3_v[v] = f32_to_e4m3((float)x_i32_v[v]);
+            y_i32_e4m3_v[v] = f32_to_e4m3(i32_to_odd(x_i32_v[v]));
         }
         if (ok) st<4>(y_i32_e4m3 + i, y_i32_e4m3_v);
     }
@@ -918,7 +923,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
         alignas(16) e5m2 y_i32_e5m2_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            y_i32_e5m2_v[v] = f32_to_e5m2((float)x_i32_v[v]);
+            y_i32_e5m2_v[v] = f32_to_e5m2(i32_to_odd(x_i32_v[v]));
         }
         if (ok) st<4>(y_i32_e5m2 + i, y_i32_e5m2_v);
     }
@@ -932,7 +937,7 @@ casts(const float* __restrict__ x_f32, float* __restrict__ y_f32_f32, bf16* __re
         alignas(16) e8m0 y_i32_e8m0_v[4];
         #pragma unroll
         for (int v = 0; v < 4; ++v) {
-            y_i32_e8m0_v[v] = f32_to_e8m0((float)x_i32_v[v]);
+            y_i32_e8m0_v[v] = f32_to_e8m0(i32_to_odd(x_i32_v[v]));
         }
         if (ok) st<4>(y_i32_e8m0 + i, y_i32_e8m0_v);
     }

@@ -311,6 +311,27 @@ impl Emitter<'_> {
         Text::call(f, &[&x])
     }
 
+    /// A number as an f32 that a narrower float can be rounded from: integers of more than 24 bits are not rounded twice.
+    fn lift_odd(&mut self, d: DType, x: Text) -> Text {
+        let f = match d {
+            DType::I32 => "i32_to_odd",
+            DType::U32 => "u32_to_odd",
+            DType::I64 => "i64_to_odd",
+            DType::I8
+            | DType::U8
+            | DType::Bool
+            | DType::F32
+            | DType::Bf16
+            | DType::F16
+            | DType::E4m3
+            | DType::E5m2
+            | DType::E8m0
+            | DType::E2m1 => return self.lift_f32(d, x),
+        };
+        self.need(Snippet::RoundOnce);
+        Text::call(f, &[&x])
+    }
+
     /// f32 as a float of any width or as an integer.
     pub fn lower_f32(&mut self, d: DType, x: Text) -> Text {
         let (f, s) = match d {
@@ -337,7 +358,7 @@ impl Emitter<'_> {
         if from == to {
             x
         } else if from.is_float() || to.is_float() {
-            let f = self.lift_f32(from, x);
+            let f = if to.is_float() && to != DType::F32 { self.lift_odd(from, x) } else { self.lift_f32(from, x) };
             self.lower_f32(to, f)
         } else if to == DType::Bool {
             Text::binary(&x, "!=", &Text::number(0), EQUAL)

@@ -30,6 +30,8 @@ pub enum Snippet {
     Index,
     /// Integer min and max.
     MinMax,
+    /// Integers on their way to narrow floats.
+    RoundOnce,
     /// Constants no compiler sees.
     Opaque,
     /// Combining threads.
@@ -106,6 +108,7 @@ impl Snippet {
             | Snippet::E8m0
             | Snippet::Integer
             | Snippet::Cast
+            | Snippet::RoundOnce
             | Snippet::Index
             | Snippet::MinMax
             | Snippet::Opaque
@@ -149,6 +152,7 @@ fn source(s: Snippet, caps: &Caps) -> &'static str {
         Snippet::E8m0 => include_str!("prelude/device/e8m0.cuh"),
         Snippet::Integer => include_str!("prelude/device/integer.cuh"),
         Snippet::Cast => include_str!("prelude/device/cast.cuh"),
+        Snippet::RoundOnce => include_str!("prelude/device/round_once.cuh"),
         Snippet::Index => include_str!("prelude/device/index.cuh"),
         Snippet::MinMax if caps.fused_min_max => include_str!("prelude/device/minmax_unsigned.cuh"),
         Snippet::MinMax => include_str!("prelude/device/minmax.cuh"),

@@ -94,6 +94,15 @@ inline i64 __float2ll_rz(float x) {
     const i64 least = -9223372036854775807ll - 1;
     return x != x ? least : x >= 9223372036854775808.0f ? 9223372036854775807ll : x <= -9223372036854775808.0f ? least : (i64)x;
 }
+// Towards zero: the nearest float, or its neighbour if that lies further out. A long double holds every 64-bit integer.
+inline float kiln_towards_zero(long double x) {
+    const float f = (float)x;
+    const bool out = x < 0 ? (long double)f < x : (long double)f > x;
+    return out ? kiln_bits<float>(kiln_bits<u32>(f) - 1) : f;
+}
+inline float __int2float_rz(int x) { return kiln_towards_zero(x); }
+inline float __uint2float_rz(u32 x) { return kiln_towards_zero(x); }
+inline float __ll2float_rz(i64 x) { return kiln_towards_zero(x); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline int __popc(u32 x) { return __builtin_popcount(x); }
