@@ -203,13 +203,17 @@ pub(crate) fn choose(configs: &dyn Configs, kernel: &Arc<dyn KernelDef>, dims: &
 
 /// The configuration for all dimensions that a kernel's arguments give, which do not depend on it.
 pub(crate) fn choose_for(
-    op: &'static str,
+    op: &str,
     configs: &dyn Configs,
     kernel: &Arc<dyn KernelDef>,
     args: &[Arg],
 ) -> Result<Config, OpError> {
-    let dims = bind::dims(kernel.as_ref(), args).map_err(|e| refuse(op, e.to_string()))?;
-    Ok(configs.choose(kernel.as_ref(), &dims))
+    Ok(configs.choose(kernel.as_ref(), &dims(op, kernel, args)?))
+}
+
+/// The dimensions that arguments give a kernel.
+pub(crate) fn dims(op: &str, kernel: &Arc<dyn KernelDef>, args: &[Arg]) -> Result<BTreeMap<String, usize>, OpError> {
+    bind::dims(kernel.as_ref(), args).map_err(|e| refuse(op, e.to_string()))
 }
 
 /// Sets a config field that the problem decides, not the tuner.

@@ -8,6 +8,7 @@
 //!
 //! *Numerics*: as `decode_dense`, with maxima that are raised late, sums of weights over the four lanes that hold a row, and
 //! outputs multiplied by the reciprocal of the sum.
+//! *Source*: as `decode_dense`; roles for copies, scores and outputs: Shah et al., FlashAttention-3, 2024.
 
 use super::decode_dense::DenseConfig;
 use super::softmax::{softmax_add, softmax_begin, softmax_exponentials, softmax_raise};

@@ -15,7 +15,6 @@ use crate::numeric::round::f32_tensor;
 use crate::problem as p;
 use dsl::prelude::*;
 use kiln_codegen::abi::Plan;
-use kiln_codegen::bind;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::ir::{DType, Kernel};
 use kiln_codegen::schedule::{Options, Reason, Schedule, attach, automatic};
@@ -164,7 +163,7 @@ impl OpSpec for GemmMGroupedMasked {
             p::arg(OP, problem, "masked_m")?,
             p::arg(OP, problem, "d")?,
         ];
-        let mut dims = bind::dims(kernel.as_ref(), &args).map_err(|e| p::refuse(OP, e.to_string()))?;
+        let mut dims = p::dims(OP, &kernel, &args)?;
         dims.insert("room".into(), expected.min(x.room));
         let mut config = configs.choose(kernel.as_ref(), &dims);
         p::set(&mut config, "gran_n", ConfigValue::Int(w.gran_n));

@@ -2,9 +2,9 @@
 //!
 //! What decides is computed for all elements of a thread first, then the block agrees on numbers, then what follows the
 //! claim runs for the chosen elements, or for all where it changes something for the others too, with what decides computed
-//! again where it is used. Elements of an input that the
-//! body reads one after the other come 16 bytes at a time, a chunk ahead; chunks begin where that is possible, so the first
-//! and the last may have elements outside of the range, which are not chosen.
+//! again where it is used. Elements of an input that the body reads one after the other come 16 bytes at a time, a chunk
+//! ahead; chunks begin where that is possible, so the first and the last may have elements outside of the range, which are
+//! not chosen.
 
 use super::Emitter;
 use super::expr::{Text, memory_type};
