@@ -138,11 +138,19 @@ fn bar(done: usize, all: usize, here: usize, seconds: f64) -> String {
     let mut text = format!("[{}{}] {done}/{all}", "#".repeat(full), ".".repeat(WIDTH - full));
     if here > 0 && seconds > 0.0 {
         let rate = here as f64 / seconds;
-        let left = (all.saturating_sub(done) as f64 / rate).ceil();
-        let left = if left >= 120.0 { format!("{:.0} min", (left / 60.0).ceil()) } else { format!("{left:.0} s") };
-        text += &format!("  {}/s  {left} left", number(rate));
+        let seconds = (all.saturating_sub(done) as f64 / rate).ceil();
+        text += &format!("  {}/s  {}", number(rate), left(seconds as u64));
     }
     text
+}
+
+/// `80 s left`, `3 min left`, `2.5 h left`.
+pub fn left(seconds: u64) -> String {
+    match seconds {
+        0..=99 => format!("{seconds} s left"),
+        100..=5999 => format!("{} min left", seconds.div_ceil(60)),
+        _ => format!("{:.1} h left", seconds as f64 / 3600.0),
+    }
 }
 
 /// One line of JSON with the fields every row has.

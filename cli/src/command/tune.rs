@@ -8,7 +8,7 @@ use crate::duration;
 use crate::failure::Failure;
 use crate::files;
 use crate::instance;
-use crate::output::{Output, Table, json_number};
+use crate::output::{Output, Table, json_number, left};
 use crate::runner;
 use kiln_codegen::host_tensor::HostTensor;
 use kiln_codegen::spec::{Case, DefaultConfigs, KernelDef, OpSpec};
@@ -248,11 +248,7 @@ fn progress_line(kernel: &str, p: &Progress) -> String {
     const WIDTH: usize = 20;
     let filled = (p.done * WIDTH).checked_div(p.total).unwrap_or(WIDTH).min(WIDTH);
     let bar = format!("{}{}", "#".repeat(filled), "-".repeat(WIDTH - filled));
-    let left = p.remaining.map_or(String::new(), |t| match t.as_secs() {
-        s @ 0..=99 => format!(", {s} s left"),
-        s @ 100..=5999 => format!(", {} min left", s.div_ceil(60)),
-        s => format!(", {:.1} h left", s as f64 / 3600.0),
-    });
+    let left = p.remaining.map_or(String::new(), |t| format!(", {}", left(t.as_secs())));
     format!("{kernel} [{bar}] {}/{}{left}, {}", p.done, p.total, p.record.config)
 }
 
